@@ -15,7 +15,7 @@ from ._version import VERSION as __version__
 
 _environment.check()
 _sanitize.ensure_runtime()
-# One sentence that says why the compiled parts are left out, or None.
+# One sentence with the reason why the compiled parts are left out, or None.
 _problem = _compiled.check()
 
 # The software device exists where torch has no Metal backend of its own.
@@ -40,7 +40,7 @@ if _problem is None:
             f"metalops cannot load its operators ({error}); install it again with `pip install .`."
         ) from error
 
-    # Each does its work once in a process, whoever imports or reloads this module again.
+    # Each is installed once per process, even if this module is imported again or reloaded.
     from ._torch import (
         attention,
         distributed,
@@ -61,7 +61,7 @@ from . import debug, ops  # noqa: E402
 
 _sanitize.turn_on()
 
-# What is loaded when it is first used, because it takes longer than all of the above: a name and its module, ...
+# Names that are loaded on first use, because they take longer than all of the above: a name and its module, ...
 _FROM_MODULES = {
     "MetalParameter": "kernel",
     "TorchMetalKernel": "kernel",
@@ -74,7 +74,7 @@ _FROM_MODULES = {
 }
 # ... and modules.
 _MODULES = ("build", "cuda", "flash_attn", "integrations", "kernel", "msl", "nn", "testing")
-# Those of the command line, which `from metalops import *` leaves out.
+# Modules of the command line, which `from metalops import *` leaves out.
 _OF_COMMANDS = ("demo", "selftest", "trace")
 _COMPILED = ("_C", "_build_info", "_host", "_stock_overloads")
 

@@ -7,8 +7,8 @@ import importlib
 import os
 import sys
 
-# name -> (what it does, "module:function"). The function takes the arguments after the name and returns the exit
-# status; its module is imported only when the command is used.
+# name -> (purpose, "module:function"). The function takes the arguments after the name and returns the exit status; its
+# module is imported only when the command is used.
 COMMANDS: dict[str, tuple[str, str]] = {
     "info": ("the device, the kernel libraries and the cache", "metalops._cli.info:main"),
     "coverage": ("which of torch's operators work on mps", "metalops._cli.coverage:main"),
@@ -48,9 +48,8 @@ def usage() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs a command and returns the exit status. What cannot be read or written is one sentence on stderr and status 1, for
-    all commands here; a reader that has read enough, as `head` does, is no error to tell of.
-    """
+    """Runs a command and returns the exit status. An OSError (a file that cannot be read or written) is one sentence on
+    stderr and status 1, for all commands here; a reader that closes the pipe early, as `head` does, is no error."""
     name = next(iter(arguments), "")
     try:
         try:
@@ -92,7 +91,7 @@ def _sentence(error: OSError) -> str:
 
 
 def _drop_output() -> None:
-    """What is written to standard output from now on, and what has not reached it, is lost if it cannot be written."""
+    """Drops output that cannot be written to standard output, buffered and future."""
     with contextlib.suppress(AttributeError, OSError, ValueError):
         try:
             sys.stdout.flush()
@@ -102,6 +101,6 @@ def _drop_output() -> None:
 
 if __name__ == "__main__":
     if sys.stdout is not None:
-        # Names of files need not be text.
+        # File names need not be valid text.
         sys.stdout.reconfigure(errors="surrogateescape")
     sys.exit(main(sys.argv[1:]))

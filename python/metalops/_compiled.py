@@ -1,8 +1,8 @@
-"""Whether the compiled parts of this copy of metalops can be used here, decided before anything of them is loaded.
+"""Checks that the compiled parts of this copy of metalops can be used here, before any of them is loaded.
 
 A library built for another torch or platform fails in ways nobody can read (missing symbols, crashes), so the package
-refuses with one sentence first, or leaves the compiled parts out where the rest is of use. So does an extension without
-something that the Python sources ask it for.
+raises with one sentence first, or leaves the compiled parts out where the rest is useful without them. An extension
+that lacks a name that the Python sources need raises, too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _BUILD_AGAIN = (
 
 
 def problem(torch_version: str, platform: str = sys.platform) -> str | None:
-    """One sentence that says why the compiled parts cannot be used with this torch on this platform, or None."""
+    """Returns one sentence with the reason why the compiled parts cannot be used with this torch on this platform, or
+    None."""
     if platform not in ("linux", "darwin"):
         return f"metalops works on macOS and Linux, not on {platform}."
     missing = _missing(platform)
@@ -27,7 +28,7 @@ def problem(torch_version: str, platform: str = sys.platform) -> str | None:
         return f"metalops has not been built: {here} is its source tree, without {', '.join(missing)}; {_BUILD_AGAIN}"
     from metalops import _build_info
 
-    # What follows a plus (cpu, cu130) names a build of the same version with the same interface.
+    # The suffix after a plus (cpu, cu130) names a build of the same version with the same interface.
     version = torch_version.split("+")[0]
     if version != _build_info.TORCH_VERSION:
         return (
@@ -51,9 +52,10 @@ def _missing(platform: str) -> list[str]:
 
 
 def check() -> str | None:
-    """That sentence, where metalops is of use all the same: in a source tree that is not built, and with a torch for CUDA.
+    """Returns that sentence if metalops is useful all the same: in a source tree that is not built, and with a torch
+    for CUDA.
 
-    Raises ImportError with it elsewhere: what is built for mps and cannot be used is a mistake. torch must be importable.
+    Raises ImportError with it otherwise: a build for mps that cannot be used is a mistake. torch must be importable.
     """
     import torch
 
@@ -67,7 +69,7 @@ def check() -> str | None:
 
 
 def check_names(extension: ModuleType) -> None:
-    """From now on, asking the extension for a name that it lacks raises ImportError with what to do."""
+    """Makes a missing name of the extension raise ImportError with what to do."""
 
     def __getattr__(name: str):
         if name.startswith("__"):  # Python itself asks for these

@@ -1,7 +1,7 @@
-"""The environment variables that metalops reads: the site's page of them is made of this table, and all of Python asks here
-what a variable says. One that is empty is as one that is not set, for C++ too.
+"""The environment variables that metalops reads. The site's page of them is generated from this table, and all Python
+code reads variables through this module. An empty variable counts as unset, for C++, too.
 
-Imports nothing of metalops: the front end and the build ask before anything is built.
+Imports nothing of metalops: the front end and the build use it before anything is built.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ INTERNAL = {"METALOPS_SANITIZE_RESTARTED"}
 
 
 def unknown(names: Iterable[str]) -> list[str]:
-    """A sentence on each name that looks like a variable of metalops and is none. names: of the variables that are set."""
+    """Returns a sentence on each name that looks like a variable of metalops and is none. names: of the variables that
+    are set."""
     return [
         f"{name} is set, but metalops reads no variable of this name{_meant(name)}"
         for name in sorted(names)
@@ -121,7 +122,7 @@ def unknown(names: Iterable[str]) -> list[str]:
 
 
 def _meant(name: str) -> str:
-    import difflib  # which only misspelt names are worth
+    import difflib  # only needed for misspelt names
 
     nearest = difflib.get_close_matches(name.upper(), VARIABLES, n=1, cutoff=0.8)
     return f"; do you mean {nearest[0]}?" if nearest else ""
@@ -146,7 +147,7 @@ def _is_seed(text: str) -> bool:
         return False
 
 
-# name -> (which values there are, the same in words), where not every value is one.
+# name -> (test of a value, allowed values in words), for variables that do not accept every value.
 _VALUES: dict[str, tuple[Callable[[str], object], str]] = {
     "METALOPS_ATTENTION": _one_of("metalops", "stock", "auto"),
     "METALOPS_AUTOLOAD": _one_of("0", "1"),
@@ -169,7 +170,8 @@ _VALUES: dict[str, tuple[Callable[[str], object], str]] = {
 
 
 def value(name: str) -> str:
-    """What a variable says; "" where it is not set or says nothing. ValueError where it says what there is not."""
+    """Returns the value of a variable; "" if it is unset or empty. Raises ValueError for a value that is not allowed.
+    """
     text = os.environ.get(name, "").strip()
     if text and name in _VALUES:
         is_one, words = _VALUES[name]
@@ -179,9 +181,8 @@ def value(name: str) -> str:
 
 
 def check() -> None:
-    """Raises ValueError for the first variable of metalops's own that says what there is not. `python -m metalops` ends with
-    the sentence alone: no command of it can begin.
-    """
+    """Raises ValueError for the first variable of metalops's own with a value that is not allowed. For `python -m
+    metalops` it ends the process with the sentence alone, before any command begins."""
     try:
         for name in _VALUES:
             value(name)
@@ -192,13 +193,13 @@ def check() -> None:
 
 
 def number_of_bytes(text: str) -> int:
-    """What METALOPS_CACHE_SIZE stands for."""
+    """Returns the number of bytes for a value of METALOPS_CACHE_SIZE."""
     number, unit = _SIZE.fullmatch(text).groups()
     return int(float(number) * 1024 ** " KMG".index(unit.upper() or " "))
 
 
 def markdown() -> str:
-    """The table."""
+    """Returns the table of variables as Markdown."""
     rows = [
         f"| `{name}` | {default} | {meaning} |" for name, (default, meaning) in VARIABLES.items()
     ]

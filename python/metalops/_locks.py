@@ -1,4 +1,4 @@
-"""Locks that a forked child can take although another thread of its parent held them."""
+"""Locks that a forked child can acquire although another thread of its parent held them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _locks: weakref.WeakSet = weakref.WeakSet()
 
 
 def lock() -> threading.Lock:
-    """A threading.Lock that is free in a forked child."""
+    """Returns a threading.Lock that is free in a forked child."""
     return _known(threading.Lock())
 
 
 def recursive_lock() -> threading.RLock:
-    """A threading.RLock that is free in a forked child."""
+    """Returns a threading.RLock that is free in a forked child."""
     return _known(threading.RLock())
 
 
@@ -26,7 +26,7 @@ def _known(lock):
 
 def _free_all() -> None:
     for one in list(_locks):
-        one._at_fork_reinit()  # as the standard library does with its own
+        one._at_fork_reinit()  # as the standard library does with its own locks
 
 
 os.register_at_fork(after_in_child=_free_all)

@@ -1,4 +1,4 @@
-"""Paths to which something is to be written, looked at before the work whose result it is."""
+"""Checks of output paths, made before the work whose result is written there."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import tempfile
 
 
 def check_file(path: str | os.PathLike) -> None:
-    """Raises OSError where no file can be put at a path, by the name of another in its folder: there is no such folder, it
-    takes no files, or a folder or a device is at the path.
-    """
+    """Raises OSError if no file can be put at a path, under the name of another file in its folder: the folder does not
+    exist or is read only, or a folder or a device is at the path."""
     path = os.fspath(path)
     with contextlib.suppress(FileNotFoundError):
         kind = os.lstat(path).st_mode
@@ -24,7 +23,7 @@ def check_file(path: str | os.PathLike) -> None:
 
 
 def make_folder(path: str | os.PathLike) -> None:
-    """Makes a folder, unless it is there, and raises OSError where it takes no files."""
+    """Makes a folder unless it exists; raises OSError if it cannot hold files."""
     os.makedirs(path, exist_ok=True)
     _check_takes_files(path, path)
 

@@ -1,9 +1,9 @@
-"""Kernels under the compiler's sanitizers, as METALOPS_SANITIZE says: starting the interpreter with
-their runtime, and turning the checks on. The checks themselves are metalops.debug's.
+"""Kernels under the compiler's sanitizers, as METALOPS_SANITIZE says: starts the interpreter with their runtime, and
+turns the checks on. The checks themselves are in metalops.debug.
 
-A sanitizer's runtime must be part of a process from its beginning. METALOPS_SANITIZE asks for it:
-`import metalops` then starts the interpreter anew, once, with the runtime preloaded and the same
-arguments. `python -m metalops sanitize` does the same from outside.
+A sanitizer's runtime must be part of a process from its beginning. If METALOPS_SANITIZE asks for it, `import metalops`
+starts the interpreter anew, once, with the runtime preloaded and the same arguments. `python -m metalops sanitize` does
+the same from outside.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from collections.abc import Mapping
 
 from . import _environment
 
-# What the runtimes must do differently from their defaults; what the user sets comes after it.
+# Options of the runtimes that differ from their defaults; the user's own come after them.
 _OPTIONS = {
     "ASAN_OPTIONS": {
         # Python frees little at exit.
         "detect_leaks": 0,
-        # Reports are read by us, one for each place and launch, without stack traces.
+        # Reports are read by metalops, one for each place and launch, without stack traces.
         "halt_on_error": 0,
         "suppress_equal_pcs": 0,
         "symbolize": 0,
@@ -31,7 +31,7 @@ _OPTIONS = {
         "handle_segv": 0,
         "handle_sigbus": 0,
         "detect_stack_use_after_return": 0,
-        # The runtime is preloaded together with a library of ours.
+        # The runtime is preloaded together with a library of metalops.
         "verify_asan_link_order": 0,
         # Python and torch were not built with the sanitizer.
         "alloc_dealloc_mismatch": 0,
@@ -46,7 +46,7 @@ _OPTIONS = {
         "halt_on_error": 0,
         "report_bugs": 1,
         "report_signal_unsafe": 0,
-        # Faults are the device's to handle, or end the process as they would without the runtime.
+        # The device handles faults, or they end the process as they would without the runtime.
         "handle_segv": 0,
         "handle_sigbus": 0,
         "symbolize": 0,
@@ -55,11 +55,11 @@ _OPTIONS = {
         # Each launch of a wrong kernel fails.
         "suppress_equal_stacks": 0,
         "suppress_equal_addresses": 0,
-        # GPU threads have none; a report of one that a library locks when the process forks would
-        # wait for the runtime's own locks for ever.
+        # GPU threads have no deadlocks; a report about a lock that a library holds when the process forks would wait
+        # for the runtime's own locks for ever.
         "detect_deadlocks": 0,
         "report_mutex_bugs": 0,
-        # Of each GPU thread; more would take more memory.
+        # For each GPU thread; more would take more memory.
         "history_size": 2,
     },
 }
@@ -68,7 +68,7 @@ _NO_RANDOMIZATION = 0x0040000
 
 
 def wanted() -> str:
-    """ "address", "thread" or "", as METALOPS_SANITIZE says. Raises ValueError."""
+    """ Returns "address", "thread" or "", as METALOPS_SANITIZE says. Raises ValueError."""
     text = _environment.value("METALOPS_SANITIZE")
     if not text:
         return ""
@@ -78,9 +78,8 @@ def wanted() -> str:
 
 
 def ensure_runtime() -> None:
-    """Starts the interpreter anew when METALOPS_SANITIZE asks for a runtime that this process does
-    not have. Raises RuntimeError where that cannot be done.
-    """
+    """Starts the interpreter anew if METALOPS_SANITIZE asks for a runtime that this process does not have. Raises
+    RuntimeError if that is impossible."""
     if not _environment.value("METALOPS_SANITIZE"):
         return
     mode = wanted()
@@ -105,9 +104,8 @@ def ensure_runtime() -> None:
 
 
 def runtime_environment(mode: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which programs start with the runtime of a sanitizer. Raises RuntimeError
-    when the compiler has none.
-    """
+    """Returns an environment in which programs start with the runtime of a sanitizer. Raises RuntimeError if the
+    compiler has none."""
     from .msl.targets.host import sanitizers
 
     result = dict(environment)
@@ -116,7 +114,7 @@ def runtime_environment(mode: str, environment: Mapping[str, str]) -> dict[str, 
     result["LD_PRELOAD"] = " ".join([*ours, *theirs])
     for name, options in _OPTIONS.items():
         texts = [f"{key}={value}" for key, value in options.items()]
-        # The later ones count; a child of a sanitized process finds ours there already.
+        # Later options override earlier ones; a child of a sanitized process finds these already set.
         if result.get(name) and not result[name].startswith(":".join(texts)):
             texts.append(result[name])
             result[name] = ":".join(texts)
@@ -127,9 +125,9 @@ def runtime_environment(mode: str, environment: Mapping[str, str]) -> dict[str, 
 
 def start(arguments: list[str], environment: Mapping[str, str]) -> None:
     """Replaces this process by the interpreter with these arguments."""
-    # Sanitizers of older compilers do not start, ThreadSanitizer never and AddressSanitizer now and
-    # then, where addresses are random in more bits than they know. Forbidden in some containers,
-    # whose kernels mostly use fewer bits.
+    # Sanitizers of older compilers do not start if addresses are random in more bits than they support, ThreadSanitizer
+    # never and AddressSanitizer now and then. The call is forbidden in some containers, whose kernels mostly use fewer
+    # bits.
     ctypes.CDLL(None).personality(_NO_RANDOMIZATION)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -142,9 +140,8 @@ def _executable() -> str:
 
 
 def _same_arguments() -> list[str]:
-    """The interpreter's arguments that run this program again. Raises RuntimeError when what has
-    been typed would be lost.
-    """
+    """Returns the interpreter's arguments that run this program again. Raises RuntimeError if interactive input would
+    be lost."""
     how = (
         "start it with `python -m metalops sanitize`, which has the sanitizer's runtime from the "
         "beginning"
@@ -175,9 +172,8 @@ exec(code)
 
 
 def _program_from_stdin() -> str | None:
-    """What runs a program again that came from standard input, which cannot be read a second time:
-    the interpreter compiled all of it before it started. None for other programs.
-    """
+    """Returns code that runs a program from standard input again, which cannot be read a second time: the interpreter
+    compiled all of it before it started. None for other programs."""
     if sys.argv[:1] not in ([""], ["-"]):
         return None
     frame = sys._getframe()
@@ -191,7 +187,7 @@ def _program_from_stdin() -> str | None:
 
 
 def _restore_captured_output() -> None:
-    """Gives back the file descriptors that pytest redirects while it imports tests."""
+    """Restores the file descriptors that pytest redirects while it imports tests."""
     capture = sys.modules.get("_pytest.capture")
     if capture is None:
         return
@@ -203,7 +199,7 @@ def _restore_captured_output() -> None:
 
 
 def turn_on() -> None:
-    """Once the device is up: checks launches as METALOPS_SANITIZE says."""
+    """Turns on the checks of launches that METALOPS_SANITIZE asks for, once the device is up."""
     mode = wanted()
     if not mode:
         return
@@ -226,10 +222,10 @@ python: a script, -m MODULE, -c CODE or - for standard input; without one, pytho
 
 
 def main(argv: list[str]) -> int:
-    """`python -m metalops sanitize`. Returns only when it fails."""
+    """Runs `python -m metalops sanitize`. Returns only on failure."""
     mode = None
     program = list(argv)
-    # The options of python, which may follow, look like ours.
+    # The options of python, which may follow, look like those of this command.
     while program and program[0].partition("=")[0] in ("-h", "--help", "--mode"):
         name, equals, value = program.pop(0).partition("=")
         if name != "--mode":

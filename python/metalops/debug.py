@@ -1,4 +1,4 @@
-"""Looking into the software mps device, and checking kernels on it."""
+"""Inspects the software mps device, and checks kernels on it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 def standins() -> Iterator[dict[str, int]]:
     """Records which operators were served by a stand-in: a CPU kernel in the place of an MPS one.
 
-    Yields a dict that is filled when the block ends: operator overload ("aten::sin.out") to the
-    number of calls. Calls of this thread count, and of the autograd threads that work for it.
-    Making, viewing and copying tensors is the device's own work, as on a Mac, and is not recorded.
-    On a Mac there are no stand-ins and the dict stays empty.
+    Yields a dict that is filled when the block ends: operator overload ("aten::sin.out") to the number of calls. Calls
+    of this thread count, and of the autograd threads that work for it. Creating, viewing and copying tensors is the
+    device's own work, as on a Mac, and is not recorded. On a Mac there are no stand-ins and the dict stays empty.
     """
     counts: dict[str, int] = {}
     if not _is_software:
@@ -47,18 +46,18 @@ def capture(
     execute: bool = True,
     gpu: bool = False,
 ) -> contextlib.AbstractContextManager[Trace]:
-    """Records the launches of the block, of whatever CPU thread, in a file that `python -m metalops replay` runs again, on
-    this device or on a GPU: the kernels' sources and constants, grids, arguments, and what was in memory.
+    """Records the launches of the block, by any CPU thread, in a file that `python -m metalops replay` runs again, on
+    this device or on a GPU: the kernels' sources and constants, grids, arguments, and the contents of memory.
 
-    contents: of memory that kernels look at. True: all are recorded. A number: those of allocations of at most so many
-    bytes; of others the trace says only how large they are and what kind of numbers they hold, and other such numbers are
-    made when it is replayed. False: of none. execute: False records the launches without running them, for sizes that would
-    take too long here; results are then whatever was in their memory. gpu: elementwise operators launch what they would on
-    a GPU, several elements a thread, where by default the device takes what is best for a CPU.
+    contents: of memory that kernels read. True: all are recorded. A number: those of allocations of at most so many
+    bytes; of others the trace holds only the size and the kind of numbers, and such numbers are generated when it is
+    replayed. False: none. execute: False records the launches without running them, for sizes that would take too long
+    here; results are then uninitialised memory. gpu: elementwise operators launch what they would on a GPU, several
+    elements per thread, where by default the device takes what is best for a CPU.
 
-    Addresses are followed where operators pass them to kernels (lists of tensors), not where a program makes them out of
-    Tensor.data_ptr(). A capture inside another records for both. Raises NotImplementedError on a Mac, and OSError,
-    before the block begins, where no file can be written at the path.
+    Addresses are followed where operators pass them to kernels (lists of tensors), not where a program makes them out
+    of Tensor.data_ptr(). A capture inside another records for both. Raises NotImplementedError on a Mac, and OSError,
+    before the block begins, if no file can be written at the path.
     """
     from .trace.capture import capture
 
@@ -100,15 +99,15 @@ def sanitize(
 ) -> Iterator[None]:
     """Runs the kernels launched in the block under the compiler's sanitizer.
 
-    mode: "address" (AddressSanitizer and UndefinedBehaviorSanitizer) or "thread" (ThreadSanitizer);
-    default: the one whose runtime this process has. halt: raise SanitizerError at the launch;
-    otherwise kernels go on, and everything found is raised at torch.mps.synchronize(), or when the
-    block ends. seed: of the order in which threads run, as METALOPS_SANITIZE_SEED; the same launches
-    in the block run in the same orders again. It holds for all threads of the process.
+    mode: "address" (AddressSanitizer and UndefinedBehaviorSanitizer) or "thread" (ThreadSanitizer); default: the one
+    whose runtime this process has. halt: raise SanitizerError at the launch; otherwise kernels continue, and all
+    findings are raised at torch.mps.synchronize(), or when the block ends. seed: of the order in which threads run, as
+    METALOPS_SANITIZE_SEED; the same launches in the block run in the same orders again. It holds for all threads of the
+    process.
 
-    Raises RuntimeError when the process was not started with that sanitizer's runtime: set
-    METALOPS_SANITIZE, or use `python -m metalops sanitize`. Without the block, METALOPS_SANITIZE
-    alone puts every launch of the process under the sanitizer.
+    Raises RuntimeError if the process was not started with that sanitizer's runtime: set METALOPS_SANITIZE, or use
+    `python -m metalops sanitize`. Without the block, METALOPS_SANITIZE alone puts every launch of the process under the
+    sanitizer.
     """
     from .msl.targets.host import sanitizers
 
@@ -142,7 +141,7 @@ def sanitize(
 
 @functools.cache
 def _prepare_sanitizing() -> None:
-    """What sanitized launches need of this process, once."""
+    """Prepares this process for sanitized launches, once."""
     from . import _host
     from .msl.targets.host import sanitizers
 
@@ -153,7 +152,7 @@ def _prepare_sanitizing() -> None:
 
 
 def _fail_at_exit() -> None:
-    """Findings that nobody has waited for: shown, and the process ends with status 1."""
+    """Shows findings that nobody has waited for, and ends the process with status 1."""
     from . import _host
 
     findings = _host.take_kept_findings()

@@ -30,7 +30,7 @@ class MissingDependency(Exception):
 
 @dataclass
 class Row:
-    """One operator's line in the table. Times are in milliseconds; None where torch's CPU operator refuses the dtype."""
+    """One operator's line in the table. Times are in milliseconds; None if torch's CPU operator rejects the dtype."""
 
     name: str
     dtype: torch.dtype
@@ -44,12 +44,13 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """How many times as fast as torch."""
+        """The speedup over torch."""
         return self.torchs / self.ours if self.torchs is not None else None
 
 
 def _best_times(*functions: Callable[[], object]) -> list[float]:
-    """Of several runs each, taken in turns, so that whatever else the machine does meets all alike."""
+    """Returns the best times of several runs each, taken in turns, so that the machine's other load affects all alike.
+    """
     best = [float("inf")] * len(functions)
     for _ in range(REPEATS):
         for i, function in enumerate(functions):
@@ -74,12 +75,12 @@ def _results(result) -> list[torch.Tensor]:
 
 @dataclass
 class Checker:
-    """Runs operators on the device and on the CPU and keeps what it finds."""
+    """Runs operators on the device and on the CPU and keeps the results of the comparison."""
 
     rows: list[Row] = field(default_factory=list)
 
     def __call__(self, name: str, operator: Callable, reference: Callable, *inputs: torch.Tensor):
-        """operator(*inputs), for inputs on the device; `reference` does the same with torch's CPU operators."""
+        """Returns operator(*inputs), for inputs on the device; `reference` does the same with torch's CPU operators."""
         result = operator(*inputs)
         on_cpu = [tensor.cpu() for tensor in inputs]
         expected = reference(*[tensor.double() for tensor in on_cpu])
@@ -101,7 +102,7 @@ _WINDOW = 64
 
 
 def _patches(image: torch.Tensor) -> torch.Tensor:
-    """Of [3, height, width], as the heads of vision transformers have them: [1, 12, patches, 64]."""
+    """Returns patches of [3, height, width] in the layout of the heads of vision transformers: [1, 12, patches, 64]."""
     rows, columns = (
         min(size // _PATCH, most) for size, most in zip(image.shape[1:], _MOST_PATCHES, strict=True)
     )
@@ -213,7 +214,7 @@ def _save(photo: torch.Tensor, path: str) -> None:
     Image.fromarray((255 * photo).round().to(torch.uint8).numpy()).save(path)
 
 
-# What the columns are, and what stands where there is no number.
+# Explains the columns, and the marks in place of missing numbers.
 _LEGEND = """\
 ours: the operator on the mps device, {where}, one kernel each, new or changed by metalops.
 torch: the same by torch's own operators on the same values in CPU tensors, one after the other where torch has no operator

@@ -1,8 +1,9 @@
 """The functions of FlashAttention-2 under their names and with their signatures, for code that imports ``flash_attn``.
 
-``(B, L, H, E)`` instead of :func:`metalops.ops.attention`'s ``(B, H, L, E)``, and diagonals that end in the last key. float32 too; results
-are the same at each call whatever ``deterministic`` and ``num_splits`` say. The log-sum-exp of rows that see nothing is -inf.
-The interface is from Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning" (2023).
+Tensors are ``(B, L, H, E)`` instead of :func:`metalops.ops.attention`'s ``(B, H, L, E)``, and diagonals end in the last
+key (bottom-right aligned). float32, too; results are bitwise reproducible whatever ``deterministic`` and ``num_splits``
+say. The lse (log-sum-exp) of rows that see nothing is -inf. The interface is from Dao, "FlashAttention-2: Faster
+Attention with Better Parallelism and Work Partitioning" (2023).
 """
 
 from __future__ import annotations
@@ -41,10 +42,11 @@ def flash_attn_func(
 ) -> Tensor | tuple[Tensor, Tensor, None]:
     """Attention of q ``(B, L, Hq, E)`` over k ``(B, S, Hkv, E)`` and v ``(B, S, Hkv, Ev)``.
 
-    Query i sees key j if ``i + S - L - window_size[0] <= j <= i + S - L + window_size[1]``, where -1 is no bound, and if
-    ``j <= i + S - L`` where it is causal. softmax_scale: ``1 / sqrt(E)`` unless given. softcap: 0 for none. alibi_slopes: float32,
-    ``(Hq,)`` or ``(B, Hq)``. Returns ``(B, L, Hq, Ev)``; with return_attn_probs also the log-sum-exp, float32 ``(B, Hq, L)``, and None
-    for the probabilities, which nothing stores. Differentiable. Raises what :func:`metalops.ops.attention` raises.
+    Query i sees key j if ``i + S - L - window_size[0] <= j <= i + S - L + window_size[1]``, where -1 is no bound, and
+    if ``j <= i + S - L`` with causal. softmax_scale: ``1 / sqrt(E)`` unless given. softcap: 0 for none. alibi_slopes:
+    float32, ``(Hq,)`` or ``(B, Hq)``. Returns ``(B, L, Hq, Ev)``; with return_attn_probs also the lse, float32 ``(B,
+    Hq, L)``, and None for the probabilities, which nothing stores. Differentiable. Raises what
+    :func:`metalops.ops.attention` raises.
     """
     out, lse = ops.attention(
         q.transpose(1, 2),
@@ -75,7 +77,7 @@ def flash_attn_kvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor, None]:
-    """:func:`flash_attn_func` of kv ``(B, S, 2, Hkv, E)``: keys and values."""
+    """:func:`flash_attn_func` with kv ``(B, S, 2, Hkv, E)``: keys and values."""
     return flash_attn_func(
         q,
         *kv.unbind(2),
@@ -101,7 +103,7 @@ def flash_attn_qkvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor, None]:
-    """:func:`flash_attn_func` of qkv ``(B, L, 3, H, E)``: queries, keys and values."""
+    """:func:`flash_attn_func` with qkv ``(B, L, 3, H, E)``: queries, keys and values."""
     return flash_attn_func(
         *qkv.unbind(2),
         dropout_p,
@@ -133,11 +135,12 @@ def flash_attn_varlen_func(
     return_attn_probs: bool = False,
     block_table: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor, None]:
-    """:func:`flash_attn_func` of sequences that stand one behind the other: q ``(Tq, Hq, E)``, k ``(Tk, Hkv, E)``, v ``(Tk, Hkv, Ev)``.
+    """:func:`flash_attn_func` of packed sequences: q ``(Tq, Hq, E)``, k ``(Tk, Hkv, E)``, v ``(Tk, Hkv, Ev)``.
 
-    cu_seqlens_q, cu_seqlens_k: int32, ``(sequences + 1,)``, where they begin, with the end of the last one. max_seqlen_q, max_seqlen_k:
-    lengths that none exceeds. block_table: int32, ``(sequences, pages of a sequence)``; k and v are then ``(pages, page size, Hkv, E or
-    Ev)``. Returns ``(Tq, Hq, Ev)``; with return_attn_probs also the log-sum-exp ``(Hq, Tq)`` and None.
+    cu_seqlens_q, cu_seqlens_k: int32, ``(sequences + 1,)``, where they begin, with the end of the last one.
+    max_seqlen_q, max_seqlen_k: upper bounds of their lengths. block_table: int32, ``(sequences, pages of a sequence)``;
+    k and v are then ``(pages, page size, Hkv, E or Ev)``. Returns ``(Tq, Hq, Ev)``; with return_attn_probs also the lse
+    ``(Hq, Tq)`` and None.
     """
     out, lse = ops.varlen_attention(
         q,
@@ -175,7 +178,7 @@ def flash_attn_varlen_kvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor, None]:
-    """:func:`flash_attn_varlen_func` of kv ``(Tk, 2, Hkv, E)``: keys and values."""
+    """:func:`flash_attn_varlen_func` with kv ``(Tk, 2, Hkv, E)``: keys and values."""
     return flash_attn_varlen_func(
         q,
         *kv.unbind(1),
@@ -207,7 +210,7 @@ def flash_attn_varlen_qkvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor, None]:
-    """:func:`flash_attn_varlen_func` of qkv ``(T, 3, H, E)``: queries, keys and values."""
+    """:func:`flash_attn_varlen_func` with qkv ``(T, 3, H, E)``: queries, keys and values."""
     return flash_attn_varlen_func(
         *qkv.unbind(1),
         cu_seqlens,
@@ -248,16 +251,18 @@ def flash_attn_with_kvcache(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention of q ``(B, L, Hq, E)`` over a cache, to which k and v are appended first. Not differentiable.
 
-    k_cache, v_cache: ``(samples, S, Hkv, E or Ev)``, or with a block_table, int32 ``(B, pages of a sequence)``, ``(pages, page size, Hkv, E or
-    Ev)``. k, v: ``(B, new, Hkv, E or Ev)``, written to the caches behind the cache_seqlens tokens that these have: a number or int32
-    ``(B,)``, all of the cache unless given. cache_batch_idx: int32, ``(B,)``, which sample of the caches belongs to which query, without a
-    block_table. cache_leftpad: int32, ``(B,)``, the first token of each sequence that counts. rotary_cos, rotary_sin: ``(places, at most
-    E / 2)``, of q's dtype: k is rotated by the angles of its places in the cache, and q by those from cache_seqlens on where attention is causal
-    or has a window, else all of it by that of cache_seqlens; rotary_interleaved: features 2i and 2i + 1 together, else i and
-    i + half. The other arguments: as :func:`flash_attn_func` has them, with the tokens in the cache as keys. Returns ``(B, L, Hq,
-    Ev)``; with return_softmax_lse also the log-sum-exp ``(B, Hq, L)``.
+    k_cache, v_cache: ``(samples, S, Hkv, E or Ev)``, or with a block_table, int32 ``(B, pages of a sequence)``,
+    ``(pages, page size, Hkv, E or Ev)``. k, v: ``(B, new, Hkv, E or Ev)``, written to the caches after the
+    cache_seqlens tokens that these hold: a number or int32 ``(B,)``, all of the cache unless given. cache_batch_idx:
+    int32, ``(B,)``, the sample of the caches that belongs to each query, without a block_table. cache_leftpad: int32,
+    ``(B,)``, the first token of each sequence that counts. rotary_cos, rotary_sin: ``(positions, at most E / 2)``, of
+    q's dtype: k is rotated by the angles of its positions in the cache; q by those from cache_seqlens on if attention
+    is causal or has a window, else all of it by that of cache_seqlens. rotary_interleaved: features 2i and 2i + 1 form
+    a pair, else i and i + half. The other arguments are those of :func:`flash_attn_func`, with the tokens in the cache
+    as keys. Returns ``(B, L, Hq, Ev)``; with return_softmax_lse also the lse ``(B, Hq, L)``.
 
-    ValueError for arguments that need or exclude one another, RuntimeError for wrong shapes, dtypes, pages and lengths.
+    Raises ValueError for arguments that need or exclude one another, RuntimeError for wrong shapes, dtypes, pages and
+    lengths.
     """
     name = "flash_attn_with_kvcache"
     if (k is None) != (v is None):
@@ -285,7 +290,7 @@ def flash_attn_with_kvcache(
         right = 0
     seq_lens = cache_seqlens
     if k is not None:
-        # Nothing is written before both are known to be right.
+        # Nothing is written before both are known to be valid.
         for argument, new, cache in (("k", k, k_cache), ("v", v, v_cache)):
             sizes = [q.shape[0], k.shape[1] if k.dim() > 1 else 0, *cache.shape[2:]]
             if list(new.shape) != sizes or new.dtype != q.dtype:

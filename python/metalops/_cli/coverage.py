@@ -12,7 +12,7 @@ from .. import _C
 from .._torch import stock
 from .._torch.internals import describe_kernels, has_kernel_for_key
 
-# status -> what it means
+# status -> its meaning
 STATUSES = {
     "stock": "PyTorch has a Metal kernel",
     "ours": "metalops has a Metal kernel",
@@ -25,7 +25,7 @@ STATUSES = {
     "elsewhere": "has kernels for other devices only",
 }
 
-# Written as compositions, but of a loop over elements that only CPU and CUDA have.
+# Registered as compositions, but with a loop over elements for which only CPU and CUDA have a kernel.
 _COMPOSITE_WITHOUT_KERNEL = frozenset(
     f"aten::kaiser_window{overload}"
     for overload in ("", ".beta", ".beta_out", ".out", ".periodic", ".periodic_out")
@@ -35,7 +35,7 @@ _ONEDNN = "a part of oneDNN, Intel's library for CPUs"
 _PACKED = "for weights that are packed for CPUs; mps has _weight_int4pack_mm"
 _CONVOLUTION = "what convolutions end in on CPUs; on mps they end in _mps_convolution"
 _ATTENTION = "what scaled_dot_product_attention ends in on CPUs"
-# What is "cpu only", and why.
+# Operators that are "cpu only", with the reason.
 _CPU_ONLY = {
     "aten::_foobar": _FOR_TESTS,
     "aten::_test_functorch_fallback": _FOR_TESTS,
@@ -66,7 +66,7 @@ _CPU_ONLY = {
 _COMPRESSED = "torch makes no compressed sparse tensors on mps"
 _NESTED = "torch makes no strided nested tensors on mps; those of layout torch.jagged work"
 _QUANTIZED = "torch makes no quantized tensors on mps, and deprecates them; see metalops.quantize"
-# What is about "no such tensors", and why.
+# Operators for "no such tensors", with the reason.
 _NO_SUCH_TENSORS = {
     "aten::_to_sparse_bsc": _COMPRESSED,
     "aten::_to_sparse_bsr": _COMPRESSED,
@@ -100,7 +100,8 @@ _OUR_FILE = re.compile(r"^(?:Sparse)?MPS: registered at \S*csrc/ops/", re.MULTIL
 class Coverage:
     """An operator overload ("aten::sin.out") and its status, one of STATUSES.
 
-    reason: why it is "cpu only" or about "no such tensors", or what is wrong with PyTorch's kernel that is "replaced"; else empty.
+    reason: why it is "cpu only" or for "no such tensors", or what is wrong with PyTorch's kernel that is "replaced";
+    else empty.
     """
 
     name: str
@@ -109,11 +110,11 @@ class Coverage:
 
 
 def coverage() -> list[Coverage]:
-    """Every overload of ATen with its status, in the order of torch's native_functions.yaml.
+    """Returns every overload of ATen with its status, in the order of torch's native_functions.yaml.
 
     Read from the dispatcher and from that file at each call, so operators that other packages register count as
-    missing, those of metalops as ours. With a torch that has a Metal kernel for an operator of metalops, torch's is used
-    ("left to torch"), except where there is something wrong with it ("replaced").
+    missing, those of metalops as ours. If torch has a Metal kernel for an operator of metalops, torch's is used ("left
+    to torch"), unless there is something wrong with it ("replaced").
 
         >>> import metalops
         >>> statuses = {entry.name: entry.status for entry in metalops.coverage()}
@@ -152,7 +153,7 @@ def _status(name: str, delegates: dict[str, str], shared: dict[str, str]) -> str
 
 
 def counts_table(entries: list[Coverage]) -> str:
-    """The numbers of overloads as a Markdown table."""
+    """Returns the numbers of overloads as a Markdown table."""
     counts = Counter(entry.status for entry in entries)
     rows = [f"| {status} | {counts[status]} | {STATUSES[status]} |" for status in STATUSES]
     return "\n".join(["| | overloads | |", "|---|---|---|", *rows])

@@ -24,13 +24,14 @@ class _LibraryHead(ctypes.Structure):
 
 
 def _built_with(path: str) -> str:
-    """Compiler and flags of a kernel library for the software device."""
+    """Returns compiler and flags of a kernel library for the software device."""
     head = _LibraryHead.in_dll(ctypes.CDLL(path), "metalops_library")
     return head.build.decode() if head.build else "unknown compiler"
 
 
 def library_lines(*, opened: bool = False) -> list[str]:
-    """Of every kernel library how it was built and opened; opened: of those that were used so far."""
+    """Returns for every kernel library how it was built and opened; opened: only libraries that have been used so far.
+    """
     libraries = sorted(
         (x for x in metalops._C.kernel_libraries(open=not opened) if x["origin"]),
         key=lambda entry: entry["family"],
@@ -96,12 +97,12 @@ def _device_line() -> str:
 
 
 def _trial() -> str:
-    """What came of running one kernel."""
+    """Returns the result of running one kernel as a trial."""
     try:
         x = torch.tensor([0.5, -2.0], device="mps")
         found = metalops.ops.softcap(x, 1.0).cpu()
         right = bool(torch.isclose(found, torch.tensor([0.5, -2.0]).tanh(), atol=1e-6).all())
-    except Exception as error:  # whatever it is, it is what the user wants to know
+    except Exception as error:  # whatever it is, the user needs to see it
         return f"does not work: {type(error).__name__}: {error}"
     if right:
         return "works"
@@ -125,8 +126,8 @@ def _environment_lines() -> list[str]:
 
 
 def describe(*, libraries: bool = True) -> list[tuple[str, list[str]]]:
-    """(title, lines) of each part of the report, what matters first. libraries: also a trial of the device, and the kernel
-    libraries, which are opened for it; that takes time on a Mac."""
+    """Returns (title, lines) of each part of the report, the most important first. libraries: true to add a trial of
+    the device, and the kernel libraries, which are opened for it; that takes time on a Mac."""
     device = [_device_line()]
     compiler = []
     report = [

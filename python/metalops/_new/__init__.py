@@ -1,6 +1,6 @@
-"""`python -m metalops new NAME`: a package with Metal operators of its own, to start from.
+"""`python -m metalops new NAME`: writes a package with Metal operators of its own, to start from.
 
-What it writes is `template/`, a package that works as it is and is called metal_example, with another name in its files.
+The package is a copy of `template/`, which works as it is and is called metal_example, with another name in its files.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from pathlib import Path
 
 TEMPLATE = Path(__file__).parent / "template"
 NAME_IN_TEMPLATE = "metal_example"
-# Names of modules beside those that are installed here, and macros of C's headers: the name is an operator namespace in C++.
+# Names that are reserved beside those of installed modules: C headers may define them as macros, and the name is an
+# operator namespace in C++.
 _TAKEN = {"test", "tests", "build", "dist", "errno", "stdin", "stdout", "stderr", "linux", "unix"}
 
 
 def problem_with(name: str) -> str | None:
-    """Why a package cannot be called so, in a sentence, or None. It is the name of the distribution; with underscores for
-    hyphens it is that of the module and the namespace of its operators."""
+    """Returns why a package cannot have this name, in a sentence, or None. It is the name of the distribution; with
+    underscores for hyphens it is that of the module and the namespace of its operators."""
     if not re.fullmatch(r"[a-z]([a-z0-9]|[-_](?=[a-z0-9]))*", name):
         return (
             "the name begins with a letter and consists of lower-case letters, digits, and single hyphens or underscores "
@@ -49,7 +50,8 @@ def _namespaces() -> set[str]:
 
 
 def _is_installed(module: str) -> bool:
-    """Also where it is a folder without __init__.py, which the current folder may hold by chance, but not only then."""
+    """Returns true if a module is installed. A folder without __init__.py does not count, since the current folder may
+    hold one by chance, unless a distribution provides it."""
     if module in importlib.metadata.packages_distributions():
         return True
     spec = importlib.util.find_spec(module)
@@ -57,7 +59,7 @@ def _is_installed(module: str) -> bool:
 
 
 def files(name: str) -> dict[str, str]:
-    """The files of a package of this name: path within its folder, to text."""
+    """Returns the files of a package of this name: path within its folder, to text."""
     module = name.replace("-", "_")
     written = {}
     for path in sorted(TEMPLATE.rglob("*")):
@@ -74,7 +76,7 @@ def files(name: str) -> dict[str, str]:
 
 
 def write(name: str, folder: str | os.PathLike) -> list[str]:
-    """Writes the package into a folder that is empty or does not exist; the paths of its files within it.
+    """Writes the package into a folder that is empty or does not exist; returns the paths of its files within it.
 
     Raises ValueError for a name that no package can have, FileExistsError for a folder with files, and other OSErrors.
     """

@@ -1,4 +1,4 @@
-"""What metalops.compile_shader does on each device."""
+"""metalops.compile_shader, for each device."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .declared import Declared, of_source
 from .definitions import define
 from .values import Value
 
-# In a source without these words there is nothing to give values to.
+# A source without these words declares nothing to give values to.
 _WORDS = re.compile(r"\b(?:function_constant|threadgroup)\b")
 
 
 class Shader:
-    """The kernels of a Metal source, as attributes: what torch.mps.compile_shader's are."""
+    """The kernels of a Metal source, as attributes: objects like those of torch.mps.compile_shader."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ def compile_shader(
     if is_mac:
         number = _language_of_mac(language)
     declared = Declared()
-    # Tensors as arguments are refused on a Mac alone.
+    # Tensor arguments are rejected only on a Mac.
     if constants or threadgroup_memory or _WORDS.search(source) or (is_mac and "tensor" in source):
         declared = of_source(source, number)
     values = declared.values(constants)
@@ -102,7 +102,8 @@ def compile_shader(
 def by_definition(
     source: str, declared: Declared, values: Mapping[int, bytes], sizes: Mapping[int, int]
 ) -> Shader:
-    """With constants and memory in the text: for torch's own Metal runtime, which takes nothing else."""
+    """Compiles with constants and memory written into the text: for torch's own Metal runtime, which cannot be given
+    them otherwise."""
     library = torch.mps.compile_shader(define(source, declared, values, sizes))
 
     def kernel(name: str):
@@ -139,7 +140,8 @@ def _on_software_device(
 
 
 def _language_of_mac(asked: str | None) -> int:
-    """What torch compiles with on this Mac. Raises ValueError where another version was asked for."""
+    """Returns the Metal version that torch compiles with on this Mac. Raises ValueError if another version was asked
+    for."""
     system = int(platform.mac_ver()[0].split(".")[0] or 0)
     number = languages.LANGUAGES["4.0" if system >= 26 else "3.2" if system >= 15 else "3.1"]
     if asked is not None and languages.number_of(asked) != number:

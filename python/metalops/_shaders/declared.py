@@ -1,4 +1,5 @@
-"""What a Metal source declares that the host chooses: function constants, and threadgroup memory of the kernels' arguments."""
+"""Declarations of a Metal source whose values the host chooses: function constants, and threadgroup memory of the
+kernels' arguments."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ _OPERATIONS = {
 
 @dataclass(frozen=True)
 class Constant:
-    """A function constant. index: None where its text is no number. type: as written."""
+    """A function constant. index: None if its text is no number. type: as written."""
 
     name: str
     index: int | None
@@ -42,10 +43,9 @@ class Constant:
 
 @dataclass
 class Declared:
-    """constants: in order. needed: by kernel, the names of the constants without which it is not complete.
-    memory: by kernel, the indices of its threadgroup arguments, and their names. handles: by kernel, the arguments that are
-    tensors.
-    """
+    """The function constants and threadgroup arguments of a source. constants: in order. needed: by kernel, the names
+    of the constants without which it is not complete. memory: by kernel, the indices of its threadgroup arguments, and
+    their names. handles: by kernel, the arguments that are tensors."""
 
     constants: list[Constant] = field(default_factory=list)
     needed: dict[str, list[str]] = field(default_factory=dict)
@@ -53,10 +53,9 @@ class Declared:
     handles: dict[str, list[str]] = field(default_factory=dict)
 
     def values(self, given: Mapping[int | str, Value] | None) -> dict[int, bytes]:
-        """The bytes of the values of constants, given by index or name, by index.
+        """Returns the bytes of the values of constants, given by index or name, by index.
 
-        Raises ValueError for constants that there are not and for values that do not fit, TypeError for values of other
-        types.
+        Raises ValueError for unknown constants and for values that do not fit, TypeError for values of other types.
         """
         found: dict[int, bytes] = {}
         for key, value in (given or {}).items():
@@ -71,7 +70,7 @@ class Declared:
         return dict(sorted(found.items()))
 
     def _meant(self, key: int | str) -> list[Constant]:
-        """The constants that a name or an index may mean."""
+        """Returns the constants that a name or an index may mean."""
         if isinstance(key, str):
             found = [c for c in self.constants if c.name == key]
             if found and found[0].index is None:
@@ -89,9 +88,8 @@ class Declared:
         return found
 
     def check_memory(self, given: Mapping[int, int] | None) -> dict[int, int]:
-        """The bytes of threadgroup arguments, by index. Raises ValueError for indices that no kernel has and sizes that no
-        threadgroup has, TypeError for what is no number.
-        """
+        """Returns the bytes of threadgroup arguments, by index. Raises ValueError for unknown indices and for sizes
+        that no threadgroup has, TypeError for non-numbers."""
         sizes = dict(given or {})
         for index, size in sizes.items():
             for what, number in (("index", index), ("size", size)):
@@ -116,7 +114,7 @@ class Declared:
         return sizes
 
     def check_complete(self, kernel: str, values: Collection[int], sizes: Collection[int]) -> None:
-        """Raises ValueError where a kernel needs a constant or threadgroup memory that was not given."""
+        """Raises ValueError if a kernel needs a constant or threadgroup memory that was not given."""
         for constant in self.constants:
             if constant.name in self.needed.get(kernel, ()) and constant.index is not None:
                 if constant.index not in values:
@@ -133,10 +131,10 @@ class Declared:
 
 
 def of_program(program: Program) -> Declared:
-    """What a program declares."""
+    """Returns the declarations of a program."""
     source = program.source
     found = Declared()
-    initialisers: dict[str, set[str]] = {}  # of other constants, the words in them
+    initialisers: dict[str, set[str]] = {}  # words in the initialisers of other constants
     for node, _, head in program.declarations:
         attributes = source.attributes_in(head, source.next_code(node.end_byte))
         index = next(
@@ -198,7 +196,7 @@ def _find_needed(program: Program, found: Declared, initialisers: dict[str, set[
 
 @functools.lru_cache(maxsize=64)
 def of_source(source: str, language: int) -> Declared:
-    """What a source text declares. Raises SyntaxError."""
+    """Returns the declarations of a source text. Raises SyntaxError."""
     text = preprocess(source, language=language).text
     return of_program(Program(Source(text), forbid=lambda message, offset: None))
 
@@ -208,7 +206,7 @@ def _words(text: str) -> set[str]:
 
 
 def number_in(text: str | None) -> int | None:
-    """The value of an expression of integers, or None for others."""
+    """Returns the value of an integer expression, or None for any other text."""
     plain = re.sub(r"(?<=[\dA-Fa-f])[uUlL]+\b", "", text or "").replace("/", "//")
     try:
         return _value(ast.parse(plain.strip(), mode="eval").body)

@@ -1,8 +1,8 @@
-"""Function constants and threadgroup memory, written into the text of a Metal source.
+"""Writes function constants and threadgroup memory into the text of a Metal source.
 
-torch's classes on a Mac create kernels without the values of function constants, and have no way to Metal's
-setThreadgroupMemoryLength. In the text a constant is defined where it was declared, and a threadgroup argument becomes memory
-that the kernel declares.
+torch's classes on a Mac create kernels without the values of function constants, and do not expose Metal's
+setThreadgroupMemoryLength. In the text a constant is defined where it was declared, and a threadgroup argument becomes
+memory that the kernel declares.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _BODY = re.compile(r"\s*(?:\[\[.*?\]\]\s*)*\{", re.DOTALL)
 def define(
     source: str, declared: Declared, constants: Mapping[int, bytes], memory: Mapping[int, int]
 ) -> str:
-    """The source with the values of constants and with threadgroup memory of those sizes. Lines stay where they are.
+    """Returns the source with the values of constants and with threadgroup memory of those sizes. Lines stay where they
+    are.
 
     Raises ValueError for declarations that are not in the text as one each: macros that hold them, several in a row.
     """
@@ -114,14 +115,14 @@ def _with_memory(source: str, declared: Declared, sizes: Mapping[int, int]) -> s
 
 
 def _masked(source: str) -> str:
-    """The text without what is in comments and strings, as long."""
+    """Returns the text with comments and strings blanked, of the same length."""
     return _HIDDEN.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), source)
 
 
 def _replaced(
     source: str, pattern: re.Pattern, replacement: Callable[[re.Match], str | None]
 ) -> str:
-    """Replaces matches outside of comments and strings; None leaves one."""
+    """Replaces matches outside of comments and strings; a match stays if the replacement is None."""
     pieces, end = [], 0
     for match in pattern.finditer(_masked(source)):
         text = replacement(match)
@@ -132,7 +133,7 @@ def _replaced(
 
 
 def _end_of_list(masked: str, offset: int) -> int:
-    """Behind the bracket that ends the list of parameters that an offset is in."""
+    """Returns the offset after the bracket that ends the parameter list around an offset."""
     depth = 0
     for i in range(offset, len(masked)):
         depth += (masked[i] == "(") - (masked[i] == ")")

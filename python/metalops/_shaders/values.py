@@ -10,7 +10,7 @@ from collections.abc import Sequence
 # A vector takes a sequence; bytes are the memory of any type.
 Value = bool | int | float | bytes | Sequence[bool | int | float]
 
-# The codes of struct, by type.
+# Codes of the struct module, by type.
 _CODES = {
     "bool": "?",
     "char": "b",
@@ -41,7 +41,7 @@ _VECTOR = re.compile(r"(\w+?)([234])")
 
 
 def _layout(type_name: str) -> tuple[str, str | None, int]:
-    """The plain name of a type, the code of its components or None, and how many there are."""
+    """Returns the plain name of a type, the code of its components or None, and how many there are."""
     name = re.sub(r"\s+", " ", type_name.replace("metal::", "")).strip()
     vector = _VECTOR.fullmatch(name)
     if name not in _CODES and vector and vector[1] in _CODES:
@@ -50,7 +50,8 @@ def _layout(type_name: str) -> tuple[str, str | None, int]:
 
 
 def bytes_of(value: Value, type_name: str, what: str) -> bytes:
-    """The memory of a value of a type of Metal: a scalar's, or a vector's of as many numbers. what: names it in errors.
+    """Returns the memory of a value of a Metal type: a scalar, or a vector of that many scalars. what: names it in
+    errors.
 
     Raises TypeError for values of other types, ValueError for numbers and bytes that do not fit.
     """
@@ -73,7 +74,8 @@ def bytes_of(value: Value, type_name: str, what: str) -> bytes:
 
 
 def literal_of(memory: bytes | None, type_name: str) -> str:
-    """A value of a type as Metal text, from its memory; without one, zero. Raises ValueError for types that are not known."""
+    """Returns a value of a type as Metal text, from its memory; without memory, zero. Raises ValueError for unknown
+    types."""
     name, code, count = _layout(type_name)
     if memory is None:
         return f"{name}(0)"
@@ -96,7 +98,7 @@ def _text(memory: bytes, code: str) -> str:
             return f"{value!r}f"
         return "NAN" if value != value else "INFINITY" if value > 0 else "-INFINITY"
     if value < 0:
-        return f"({value + 1}l - 1)"  # the smallest number is the negation of one that is too large
+        return f"({value + 1}l - 1)"  # the magnitude of the smallest integer is too large for a literal
     return f"{value}{'ul' if value >= 2**63 else 'l'}"
 
 
@@ -127,7 +129,7 @@ def _packed(value: object, code: str, what: str) -> bytes:
 
 
 def _bfloat(number: float) -> int:
-    """The bits of the nearest bfloat."""
+    """Returns the bits of the nearest bfloat."""
     if number != number:
         return 0x7FC0
     (bits,) = struct.unpack("<I", _packed(number, "f", ""))

@@ -1,4 +1,5 @@
-"""Who serves torch.nn.functional.scaled_dot_product_attention on ``mps``, and what tracing needs to know of that."""
+"""Chooses the implementation of torch.nn.functional.scaled_dot_product_attention on ``mps``, and prepares tracing for
+it."""
 
 from __future__ import annotations
 
@@ -25,13 +26,13 @@ _USES = {
 
 
 class Attention:
-    """What set_attention returns: the way back."""
+    """The result of set_attention, which restores the previous choice."""
 
     def __init__(self, before: _C.AttentionUse):
         self._before = before
 
     def remove(self) -> None:
-        """Lets those serve attention who did before."""
+        """Restores the previous choice."""
         _C.set_attention_use(self._before)
 
     def __enter__(self) -> Attention:
@@ -42,18 +43,19 @@ class Attention:
 
 
 def set_attention(choice: str) -> Attention:
-    """Says who serves ``torch.nn.functional.scaled_dot_product_attention`` on ``mps``.
+    """Chooses the implementation of ``torch.nn.functional.scaled_dot_product_attention`` on ``mps``.
 
-    "metalops": our kernels, which never materialise the scores, forward or backward. "stock": torch's. "auto", which is the
-    default unless the environment variable METALOPS_ATTENTION says otherwise: torch's where stock MPS has a fused kernel
-    (without gradients, masks, dropout and grouped heads, for some head dimensions), ours for all else; on the software
-    device always ours. Whatever the choice, torch serves what our kernels do not take (other dtypes than float32, float16
-    and bfloat16, head dimensions above 256), and everything within
-    ``torch.nn.attention.sdpa_kernel(SDPBackend.MATH)``. ``torch.ops.aten._fused_sdp_choice`` says which it is for a call:
-    ``SDPBackend.OVERRIDEABLE`` when ours, ``SDPBackend.MATH`` otherwise.
+    "metalops": metalops's flash attention kernels, which never materialise the scores, forward or backward. "stock":
+    torch's. "auto", which is the default unless the environment variable METALOPS_ATTENTION says otherwise: torch's
+    where stock MPS has a fused kernel (without gradients, masks, dropout and grouped heads, for some head dimensions),
+    metalops's for all else; on the software device always metalops's. Whatever the choice, calls that the kernels of
+    metalops do not handle (other dtypes than float32, float16 and bfloat16, head dimensions above 256) fall back to
+    torch, and so does everything within ``torch.nn.attention.sdpa_kernel(SDPBackend.MATH)``.
+    ``torch.ops.aten._fused_sdp_choice`` says which it is for a call: ``SDPBackend.OVERRIDEABLE`` for metalops,
+    ``SDPBackend.MATH`` otherwise.
 
-    It holds for the whole process, or to the end of a ``with`` statement. Models that torch.compile has compiled before
-    keep what they have. ValueError for another choice.
+    The choice holds for the whole process, or to the end of a ``with`` statement. Models that torch.compile has
+    compiled before keep what they have. Raises ValueError for another choice.
 
         >>> import metalops
         >>> with metalops.set_attention("stock"):
@@ -74,7 +76,7 @@ def install() -> None:
 
 
 def _keep_for_fake_tensors() -> None:
-    """Lets fake mps tensors in inference mode reach our kernel.
+    """Lets fake mps tensors in inference mode reach the kernel of metalops.
 
     They miss the kernels of the MPS keys and would get torch's composition.
     """
@@ -88,7 +90,7 @@ def _keep_for_fake_tensors() -> None:
 
 
 def _count_operations() -> None:
-    """Of the only fused attention of ATen that torch has no formula for."""
+    """Registers FLOP formulas for the only fused attention of ATen that torch has none for."""
     forward = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
     backward = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward
 

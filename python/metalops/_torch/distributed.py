@@ -1,9 +1,10 @@
-"""torch.distributed with ``mps`` tensors: what csrc/distributed leaves to Python.
+"""torch.distributed with ``mps`` tensors: the part of csrc/distributed that is Python.
 
-There the operators of c10d, which are what all of torch.distributed is made of, get kernels for mps tensors. They run torch's
-Gloo on the tensors' own memory. Why not a backend of our own (``torch.distributed.Backend.register_backend``): the operators would
-need their kernels all the same, since a process group comes to its backend through them; "gloo", which torch takes for mps by
-default, would be another thing than ours; and from Python it could not keep up with Gloo on small tensors.
+csrc/distributed registers kernels for mps tensors for the operators of c10d, on which all of torch.distributed is
+built. They run torch's Gloo on the tensors' own memory. Reasons against a backend of metalops's own
+(``torch.distributed.Backend.register_backend``): the operators would need their kernels all the same, since a process
+group reaches its backend through them; "gloo", which torch uses for mps by default, would be another thing than that
+backend; and from Python it could not keep up with Gloo on small tensors.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from .internals import rendezvous_handlers
 
 @functools.cache
 def install() -> None:
-    """Lets "gloo" serve mps tensors, and groups that name no backend CPU tensors too.
+    """Lets "gloo" serve mps tensors, and lets groups that name no backend serve CPU tensors, too.
 
-    Otherwise init_process_group("gloo") gives a group without a backend for mps tensors, and init_process_group() one without a
-    backend for CPU tensors, which monitored_barrier() needs and programs that log or count.
+    Otherwise init_process_group("gloo") gives a group without a backend for mps tensors, and init_process_group() one
+    without a backend for CPU tensors, which monitored_barrier() and programs that log or count need.
     """
     if not torch.distributed.is_available():
         return
@@ -44,10 +45,10 @@ def install() -> None:
 
 
 def _start_anew_after_restarts() -> None:
-    """Keeps ranks that torchrun has started again from calling the addresses of those that have ended.
+    """Keeps ranks that torchrun has restarted from calling the addresses of ranks that have ended.
 
-    The agents of torch 2.13 keep their store, in which Gloo's ranks tell their addresses. One agent has started all ranks as often;
-    of several each counts for itself.
+    The agents of torch 2.13 keep their store, in which Gloo's ranks publish their addresses. One agent has started all
+    its ranks equally often; several agents count separately.
     """
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if attempt == "0" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
@@ -70,7 +71,8 @@ def _start_anew_after_restarts() -> None:
 
 
 def _serve_fully_shard() -> None:
-    """Gives mps the kernels of fully_shard's operators that torch registers for every other device, made of the same operators."""
+    """Registers mps kernels for those of fully_shard's operators that torch registers for every other device, made of
+    the same operators."""
     for kernel in (all_gather_copy_in, split_with_sizes_copy, chunk_cat):
         _fully_shard.impl(kernel.__name__, kernel, "MPS")
 
@@ -79,7 +81,7 @@ _fully_shard = torch.library.Library("fsdp", "IMPL")
 
 
 def all_gather_copy_in(inputs, output, split_sizes, numel, rank):
-    """Copies what this rank gives to all_gather into its part of the output."""
+    """Copies this rank's input of all_gather into its part of the output."""
     part = output.narrow(0, numel * rank, numel)
     with torch.no_grad():
         torch.ops.aten._foreach_copy_(torch.split(part, split_sizes), inputs)
@@ -87,7 +89,7 @@ def all_gather_copy_in(inputs, output, split_sizes, numel, rank):
 
 
 def split_with_sizes_copy(output, split_sizes, dim=0, *, out):
-    """Brings what was gathered to the parameters."""
+    """Copies the gathered data to the parameters."""
     torch.split_with_sizes_copy(output, split_sizes, dim=dim, out=out)
 
 

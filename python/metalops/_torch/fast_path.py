@@ -1,9 +1,9 @@
 """The inference fast path of torch.nn's transformer encoder layers and multi-head attention, on ``mps``.
 
-Their Python code takes it on the devices of a list that is written in the midst of it, and ``mps`` is not there. Here
-the list gets one more entry; what else torch asks for before it takes the fast path stays as it is, and so does
-``torch.backends.mha.set_fastpath_enabled``. nn.TransformerEncoder's own list, of the devices that have nested tensors,
-is left alone: padding masks reach the layers as masks.
+Their Python code takes it on the devices of a hard-coded list, in which ``mps`` is missing. Here the list gets one more
+entry; torch's other conditions for the fast path stay as they are, and so does
+``torch.backends.mha.set_fastpath_enabled``. nn.TransformerEncoder's own list, of the devices with nested tensors, is
+left alone: padding masks reach the layers as masks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _use(codes: Sequence[CodeType]) -> None:
 
 
 class FastPath:
-    """What enable_transformer_fast_path returns: the way back."""
+    """The result of enable_transformer_fast_path, which restores the previous code."""
 
     def __init__(self, before: Sequence[CodeType]):
         self._before = before
@@ -48,17 +48,18 @@ class FastPath:
 def enable_transformer_fast_path() -> FastPath:
     """Lets nn.TransformerEncoderLayer and nn.MultiheadAttention take torch's inference fast path on ``mps``.
 
-    That is one operator for a whole encoder layer or attention in evaluation mode without gradients, of torch's own
-    where it has them and ours elsewhere; results differ from the slow path's by rounding. It is off unless this function
-    is called, because it has not been timed on an Apple GPU. It holds for the whole process: the code of
-    ``nn.TransformerEncoderLayer.forward`` and of the device check of ``nn.MultiheadAttention`` is replaced by the same
-    code with ``mps`` among its devices. Models that torch.compile has compiled before keep the path that they have.
+    The fast path is one operator for a whole encoder layer or attention in evaluation mode without gradients, which
+    runs torch's own Metal kernels where it has them and those of metalops elsewhere; results differ from the slow
+    path's by rounding. It is off unless this function is called, because it has not been timed on an Apple GPU. It
+    holds for the whole process: the code of ``nn.TransformerEncoderLayer.forward`` and of the device check of
+    ``nn.MultiheadAttention`` is replaced by the same code with ``mps`` among its devices. Models that torch.compile has
+    compiled before keep the path that they have.
 
-    ``mps`` has no nested tensors, so padding masks reach the layers as masks whatever ``enable_nested_tensor`` says, and
-    results at padded positions are those of the slow path, not zero. A mask of floating point is added to the scores, as
-    on the slow path.
+    ``mps`` has no nested tensors, so padding masks reach the layers as masks whatever ``enable_nested_tensor`` says,
+    and results at padded positions are those of the slow path, not zero. A mask of floating point is added to the
+    scores, as on the slow path.
 
-    Calling it again changes nothing. RuntimeError if torch.nn's code is not what this version of metalops knows.
+    Calling it again changes nothing. Raises RuntimeError if torch.nn's code is not what this version of metalops knows.
 
         >>> import metalops
         >>> with metalops.enable_transformer_fast_path():
@@ -77,7 +78,7 @@ def _codes_with_mps() -> list[CodeType]:
 
 
 def _with_mps(function: FunctionType, code: CodeType) -> CodeType:
-    """The function's stock code with "mps" in its list of device types."""
+    """Returns the function's stock code with "mps" in its list of device types."""
     lines, first = inspect.getsourcelines(code)
     tree = ast.parse(textwrap.dedent("".join(lines)))
     lists = [node for node in ast.walk(tree) if isinstance(node, ast.List) and _has_cpu(node)]

@@ -1,7 +1,7 @@
-"""What tracing needs to know of grouped products on ``mps``.
+"""Fake kernels of grouped GEMM on ``mps``, for tracing.
 
-torch's fake kernels of them take what CUDA's fastest kernels take, and except for CUDA builds their results lack the padding
-that real ones have on every device; _scaled_grouped_mm_v2 has none.
+torch's fake kernels accept only what CUDA's fastest kernels accept, and except for CUDA builds their results lack the
+padding that real ones have on every device; _scaled_grouped_mm_v2 has no fake kernel.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def _scaled_grouped_mm_v2(
 
 
 def _result(mode, mat_a, mat_b, offs, dtype):
-    """As at::native::create_grouped_gemm_output_tensor has it: rows begin at multiples of 16 bytes."""
+    """Returns the result as at::native::create_grouped_gemm_output_tensor lays it out: rows begin at multiples of 16
+    bytes."""
     rows, columns = mat_a.shape[-2], mat_b.shape[-1]
     step = 16 // dtype.itemsize
     stride = (columns + step - 1) // step * step

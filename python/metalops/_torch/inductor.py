@@ -1,8 +1,8 @@
-"""torch.compile's default backend and the operators that its Metal code generator has no code for.
+"""Lowerings for torch.compile's default backend, for operators that its Metal code generator cannot generate.
 
 Inductor turns these operators into its own code on every device, pointwise or chosen by measurement, and then fails on
-``mps``: its Metal generator lacks them, on a Mac too. Here they become calls of the kernels of metalops on ``mps`` tensors;
-on other devices nothing changes.
+``mps``: its Metal generator lacks them, on a Mac, too. Here they become calls of the kernels of metalops on ``mps``
+tensors; on other devices nothing changes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _replace_code_generation() -> None:
 
 
 def _sources() -> bytes:
-    """A hash of what decides here about the code that is generated."""
+    """Returns a hash of the files here that decide about the generated code."""
     files = (Path(__file__), Path(__file__).with_name("inductor_metal.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).digest()
 
@@ -76,9 +76,8 @@ def _are_on_mps(inductor: InductorLowering, args: tuple) -> bool:
 
 
 def _round_quotients(inductor: InductorLowering) -> None:
-    """torch.div with a rounding_mode: torch rounds what has been rounded before, to floating point, and so 1.0 // 0.1 up;
-    and it divides by numbers through their reciprocals.
-    """
+    """Replaces the lowering of torch.div with a rounding_mode: torch's floors a quotient that has been rounded already,
+    so that 1.0 // 0.1 is too large; and it divides by scalars through their reciprocals."""
 
     @inductor.register(
         [torch.ops.aten.div.Tensor_mode, torch.ops.aten.div.Scalar_mode], broadcast=True

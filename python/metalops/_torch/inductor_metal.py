@@ -1,4 +1,4 @@
-"""The Metal code that Inductor writes, mended where it is wrong, on a Mac as on the software device."""
+"""Corrections of the Metal code that Inductor writes, on a Mac as on the software device."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Overrides(_metal.Overrides):
 
     @staticmethod
     def expm1(x):
-        # exp(x) - 1 where that is exact enough; below, what is lost there is lost in log(exp(x)) as well.
+        # exp(x) - 1 where that is exact enough; for small x the error of the difference cancels with that of
+        # log(exp(x)).
         ops, one = _metal.ops, _metal.ops.constant(1.0, torch.float32)
         exp = ops.exp(x)
         rest = ops.sub(exp, one)
@@ -66,15 +67,14 @@ class Overrides(_metal.Overrides):
 
 
 def _is_of_other_sign(rest, b):
-    """Whether the rest of a division towards zero is not that of one towards minus infinity."""
+    """Returns true if the remainder of truncating division differs from that of floor division."""
     ops, zero = _metal.ops, _metal.ops.constant(0.0, torch.float32)
     return ops.logical_and(ops.ne(rest, zero), ops.ne(ops.lt(b, zero), ops.lt(rest, zero)))
 
 
 def floor_divide(a, b):
-    """The floor of the quotient of two floating-point values, as Python and torch have it: of the exact quotient, not of
-    the rounded one, which may be larger.
-    """
+    """Returns the floor of the quotient of two floating-point values, as in Python and torch: of the exact quotient,
+    not of the rounded one, which may be larger."""
     ops, zero, one = _metal.ops, *(_metal.ops.constant(x, torch.float32) for x in (0.0, 1.0))
     rest, rounded = ops.fmod(a, b), ops.truediv(a, b)
     exact = ops.truediv(ops.sub(a, rest), b)
@@ -87,16 +87,16 @@ def floor_divide(a, b):
 
 
 def trunc_divide(a, b):
-    """The quotient of two floating-point values, rounded towards zero."""
+    """Returns the quotient of two floating-point values, rounded towards zero."""
     return _metal.ops.trunc(_metal.ops.truediv(a, b))
 
 
 class Kernel(_metal.Kernel):
-    """A kernel of which one thread of a group stores what the group computes once.
+    """A kernel in which only one thread of a group stores a result of the whole group.
 
-    Where a kernel reduces, a group of threads computes each element of the result, and all of them what follows the
-    reduction. Torch lets all of them store that too, which adds it once for each thread where the store is atomic or
-    the kernel reads what it stores to.
+    In a reduction kernel a group of threads computes each element of the result, and all of its threads compute what
+    follows the reduction. Torch lets all of them store that, too, which adds it once for each thread if the store is
+    atomic or the kernel reads the buffer it stores to.
     """
 
     overrides = Overrides
@@ -117,7 +117,7 @@ class Kernel(_metal.Kernel):
 
     def _store_once(self, name: str, store: Callable[[], None]) -> None:
         if self._input_also_written(name) is not None:
-            self.stores.writeline(_BARRIER)  # all threads have read what is overwritten
+            self.stores.writeline(_BARRIER)  # all threads have read the overwritten elements
         stores, self.stores = self.stores, _metal.IndentedBuffer()
         store()
         lines, self.stores = self.stores, stores
@@ -125,12 +125,13 @@ class Kernel(_metal.Kernel):
         self.stores.splice(lines.map(lambda line: line.with_prefix(f"if ({first}) ")))
 
     def _input_also_written(self, name: str) -> str | None:
-        """By what name a kernel that writes a buffer read it before, if it did."""
+        """Returns the name under which a kernel that writes a buffer read it before, or None."""
         name = _metal.V.graph.scheduler.mutation_real_name.get(name, name)
         return self.args.input_buffers.get(name)
 
     def codegen_body(self) -> None:
-        # What one thread stores the others must not read again: all have it in a variable, of the whole kernel's scope.
+        # The other threads must not read again what one thread stores: all have it in a variable in the scope of the
+        # whole kernel.
         once = {k: x for k, x in self.cse.store_cache.items() if k in self._stored_once}
         super().codegen_body()
         self.cse.store_cache.update(once)
@@ -151,13 +152,13 @@ class Kernel(_metal.Kernel):
 
 
 class Scheduling(_metal.Scheduling):
-    """Kernels as above; those of the functions within a function have names of their own."""
+    """Generates the kernels above; kernels of the subgraphs of a function get distinct names."""
 
     kernel_type = Kernel
 
     def define_kernel(self, src_code, node_schedule, kernel) -> str:
         wrapper = _metal.V.graph.wrapper_code
         if not _metal.V.graph.cpp_wrapper and src_code not in wrapper.src_to_kernel:
-            # torch counts anew in each of them, and compiles all as one source.
+            # torch counts anew in each subgraph, and compiles all as one source.
             self._kernel_fn_counter = int(wrapper.next_kernel_suffix())
         return super().define_kernel(src_code, node_schedule, kernel)

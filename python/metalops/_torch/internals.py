@@ -1,8 +1,8 @@
-"""What metalops uses of torch that is not its public interface, each thing once and under a plain name.
+"""The private interfaces of torch that metalops uses, each once and under a plain name.
 
-Other modules of the package take it from here, so this is what there is to go through for another version of torch. All of
-it holds for the versions in VERSIONS. A name that the installed torch lacks is an ImportError that says so: at the
-import of this module, or of what takes long to import when it is asked for. What csrc uses stands in
+Other modules of the package import them from here, so this is the list to go through for another version of torch. All
+of it holds for the versions in VERSIONS. A name that the installed torch lacks is an ImportError that says so: at the
+import of this module, or on request for modules that take long to import. The list for csrc is in
 csrc/host/torch_internals.h and <metalops/torch_internals.h>.
 """
 
@@ -32,7 +32,7 @@ def _raise_if_missing() -> None:
 
 
 def _find(module: str, name: str) -> Any:
-    """module.name; notes what is missing, and then returns None."""
+    """Returns module.name; records a missing name and returns None for it."""
     try:
         found: Any = import_module(module)
         for part in name.split("."):
@@ -50,18 +50,18 @@ DispatchKeySet = _find("torch._C", "DispatchKeySet")
 OpOverload = _find("torch._ops", "OpOverload")
 OpOverloadPacket = _find("torch._ops", "OpOverloadPacket")
 
-# Whether an operator ("namespace::name.overload") exists with any kernel, or with one for a key (its name).
+# True if an operator ("namespace::name.overload") exists with any kernel, or with one for a key (its name).
 has_kernel = _find("torch._C", "_dispatch_has_kernel")
 has_kernel_for_key = _find("torch._C", "_dispatch_has_kernel_for_dispatch_key")
 # A text with the kernels of an operator, and the files that registered them.
 describe_kernels = _find("torch._C", "_dispatch_dump")
 # The schemas of all overloads of an operator; none if there is no such operator.
 schemas_of = _find("torch._C", "_jit_get_schemas_for_operator")
-# The names of all operators there are.
+# The names of all operators.
 operator_names = _find("torch._C", "_dispatch_get_all_op_names")
 
-# A context in which operators skip autograd, and the keys behind it and behind ADInplaceOrView, for a kernel that calls
-# its operator again.
+# A context in which operators skip autograd, and the keysets after it and after ADInplaceOrView, for a kernel that
+# redispatches its operator.
 below_autograd = _find("torch._C", "_AutoDispatchBelowAutograd")
 keys_after_autograd = _find("torch._C", "_after_autograd_keyset")
 keys_after_inplace_or_view = _find("torch._C", "_after_ADInplaceOrView_keyset")
@@ -69,12 +69,12 @@ keys_after_inplace_or_view = _find("torch._C", "_after_ADInplaceOrView_keyset")
 # A context in which operators skip the keys of a set.
 excluded_keys = _find("torch._C", "_ExcludeDispatchKeyGuard")
 
-# Takes the definitions and kernels of a torch.library.Library back.
+# Unregisters the definitions and kernels of a torch.library.Library.
 remove_library = _find("torch.library", "Library._destroy")
 
 
 def schema(overload: OpOverload) -> torch.FunctionSchema:
-    """The schema of an overload."""
+    """Returns the schema of an overload."""
     return overload._schema
 
 
@@ -83,7 +83,7 @@ def call_with_key(overload: OpOverload, key: DispatchKey, *args, **keywords):
     return overload._op_dk(key, *args, **keywords)
 
 
-# ---- who sees operators besides the dispatcher ---------------------------------------------------
+# ---- observers of operators besides the dispatcher -----------------------------------------------
 
 _dispatch_modes = _find("torch._C", "_len_torch_dispatch_stack")
 _function_modes = _find("torch._C", "_len_torch_function_stack")
@@ -93,24 +93,24 @@ _find("torch.autograd.forward_ad", "_current_level")
 
 
 def forward_mode() -> bool:
-    """Whether forward-mode differentiation is on."""
+    """Returns true if forward-mode differentiation is on."""
     return forward_ad._current_level >= 0
 
 
 def is_watched() -> bool:
-    """Whether a mode for operators, a transform of torch.func or forward-mode differentiation has to see every call."""
+    """Returns true if a dispatch mode, a transform of torch.func or forward-mode differentiation has to see every call.
+    """
     return _dispatch_modes() > 0 or _functorch_level() is not None or forward_ad._current_level >= 0
 
 
 def is_watched_or_traced() -> bool:
-    """The same, or a mode for functions, or torch.jit.trace."""
+    """Returns true if is_watched(), or for a function mode, or under torch.jit.trace."""
     return is_watched() or _function_modes() > 0 or _tracing_state() is not None
 
 
 def constant_to_dynamo(function: Callable) -> Callable:
     """Lets torch.compile call a function while it traces, as torch.compiler.assume_constant_result does, which imports
-    the compiler.
-    """
+    the compiler."""
     function._dynamo_marked_constant = True
     return function
 
@@ -124,16 +124,16 @@ pytree = _find("torch.utils", "_pytree")
 
 
 def version(tensor: torch.Tensor) -> int:
-    """How often a tensor has been written in place."""
+    """Returns how often a tensor has been written in place."""
     return tensor._version
 
 
 # ---- fake tensors and their dtypes and strides ---------------------------------------------------
 
-# check(condition, message): RuntimeError with what message() returns; also where the condition is symbolic.
+# check(condition, message): raises RuntimeError with the result of message(); also for symbolic conditions.
 check = _find("torch", "_check")
 FakeTensorMode = _find("torch._subclasses.fake_tensor", "FakeTensorMode")
-# register_fake_implementation(overload)(f): f(mode, overload, *arguments) makes the results of fake tensors, or returns
+# register_fake_implementation(overload)(f): f(mode, overload, *arguments) returns the results for fake tensors, or
 # NotImplemented.
 register_fake_implementation = _find("torch._subclasses.fake_impls", "register_op_impl")
 detect_fake_mode = _find("torch._guards", "detect_fake_mode")
@@ -151,32 +151,32 @@ maybe_resize_out = _find("torch._prims_common.wrappers", "_maybe_resize_out")
 # the context that allows one there.
 SingleLevelFunction = _find("torch.autograd.function", "_SingleLevelFunction")
 single_level_functions = _find("torch._functorch.utils", "enable_single_level_autograd_function")
-# What a tensor of a transform's level wraps where that level has ended, else the tensor itself.
+# The tensor that a tensor of an ended transform level wraps, else the tensor itself.
 unwrap_ended_level = _find("torch._C", "_functorch.unwrap_if_dead")
-# By what compiled autograd tells the functions of a graph apart.
+# The key by which compiled autograd distinguishes the functions of a graph.
 compiled_autograd_key = _find("torch.autograd", "Function._compiled_autograd_key")
 
 # ---- torch.nn ------------------------------------------------------------------------------------
 
-# Whether nn.MultiheadAttention's fast path takes tensors of a device.
+# True if nn.MultiheadAttention's fast path takes tensors of a device.
 attention_device_check = _find("torch.nn.modules.activation", "_check_arg_device")
 
 # ---- torch.mps -----------------------------------------------------------------------------------
 
 
 def add_mps(**functions: Callable) -> None:
-    """Gives torch._C what it has on a Mac only: these functions, whose names have the prefix _mps_ there."""
+    """Adds functions to torch._C that it has on a Mac only, where their names have the prefix _mps_."""
     torch._C._has_mps = True
     for name, function in functions.items():
         setattr(torch._C, f"_mps_{name}", function)
 
 
 def mps_function(name: str) -> Callable:
-    """One of these functions."""
+    """Returns one of these functions."""
     return getattr(torch._C, f"_mps_{name}")
 
 
-# What torch.backends.mps asks torch._C once and remembers.
+# Functions of torch.backends.mps that ask torch._C once and cache the answer.
 remembered_mps_answers = [
     _find("torch.backends.mps", name)
     for name in (
@@ -191,7 +191,7 @@ remembered_mps_answers = [
 
 # ---- torch.distributed ---------------------------------------------------------------------------
 
-# By scheme of a URL; what init_process_group() takes stores, ranks and sizes from. There are builds without.
+# By scheme of a URL: the functions from which init_process_group() gets stores, ranks and sizes. Some builds have none.
 rendezvous_handlers = (
     _find("torch.distributed.rendezvous", "_rendezvous_handlers")
     if torch.distributed.is_available()
@@ -204,20 +204,20 @@ rendezvous_handlers = (
 
 @functools.cache
 def cuda_function(name: str) -> Callable:
-    """One of the functions that torch._C has in CUDA builds only, whose names have the prefix _cuda_ there."""
+    """Returns one of the functions that torch._C has in CUDA builds only, whose names have the prefix _cuda_ there."""
     return getattr(torch._C, f"_cuda_{name}")
 
 
-# ---- what takes long to import -------------------------------------------------------------------
+# ---- modules that take long to import ------------------------------------------------------------
 
 INDUCTOR_LOWERING = "torch._inductor.lowering"
 
 
 class InductorLowering(NamedTuple):
-    """lowerings: by overload. fallback_handler(overload) makes the one that calls the operator's kernel, make_pointwise(f) one
-    of elements; register(overloads, broadcast) is a decorator for one of operands with a dtype in common. div_mode: that of
-    torch.div with a rounding_mode. IRNode: the class of arguments that are tensors.
-    """
+    """Inductor's lowering of operators. lowerings: by overload. fallback_handler(overload) makes a lowering that calls
+    the operator's kernel, make_pointwise(f) an elementwise one; register(overloads, broadcast) is a decorator for a
+    lowering whose operands get a common dtype. div_mode: the lowering of torch.div with a rounding_mode. IRNode: the
+    class of tensor arguments."""
 
     lowerings: dict
     fallback_handler: Callable
@@ -228,7 +228,7 @@ class InductorLowering(NamedTuple):
 
 
 def inductor_lowering() -> InductorLowering:
-    """How Inductor translates operators."""
+    """Returns the interface of Inductor's lowering."""
     found = InductorLowering(
         _find(INDUCTOR_LOWERING, "lowerings"),
         _find(INDUCTOR_LOWERING, "fallback_handler"),
@@ -245,9 +245,8 @@ INDUCTOR_METAL = "torch._inductor.codegen.mps"
 
 
 class InductorMetal(NamedTuple):
-    """Kernel, Overrides, Scheduling: classes that write Metal code. IndentedBuffer: of lines of code. V: what is being compiled.
-    ops: operations on values in its code.
-    """
+    """Inductor's Metal code generator. Kernel, Overrides, Scheduling: classes that write Metal code. IndentedBuffer: of
+    lines of code. V: the state of the compilation. ops: operations on values in its code."""
 
     Kernel: type
     Overrides: type
@@ -258,7 +257,7 @@ class InductorMetal(NamedTuple):
 
 
 def inductor_metal() -> InductorMetal:
-    """How Inductor writes code for mps."""
+    """Returns the interface of Inductor's code generator for mps."""
     found = InductorMetal(
         _find(INDUCTOR_METAL, "MetalKernel"),
         _find(INDUCTOR_METAL, "MetalOverrides"),
@@ -272,9 +271,8 @@ def inductor_metal() -> InductorMetal:
 
 
 def register_inductor_backend(scheduling: type, key: Callable[[], bytes]) -> None:
-    """Lets a class write Inductor's code for mps, in place of torch's own. What key() returns becomes part of the keys
-    of what torch keeps on disk, whose code others may have written.
-    """
+    """Lets a class write Inductor's code for mps, in place of torch's own. The result of key() becomes part of the keys
+    of torch's disk caches, whose code others may have written."""
     common = "torch._inductor.codegen.common"
     register = _find(common, "register_backend_for_device")
     registered = _find(common, "get_scheduling_for_device")
@@ -287,7 +285,7 @@ def register_inductor_backend(scheduling: type, key: Callable[[], bytes]) -> Non
     Pass = _find("torch._inductor.custom_graph_pass", "CustomGraphModulePass")
     _raise_if_missing()
     if registered("mps") not in (None, metal):
-        return  # that of somebody else
+        return  # registered by another package
 
     class KeyOnly(Pass):
         def __call__(self, graph) -> None:
@@ -300,14 +298,14 @@ def register_inductor_backend(scheduling: type, key: Callable[[], bytes]) -> Non
 
 
 def handle_dtensors(overload: OpOverload, handler: Callable) -> None:
-    """Lets handler(overload, args, keywords) do an operator's work on DTensors, in place of rules."""
+    """Lets handler(overload, args, keywords) run an operator on DTensors, in place of sharding rules."""
     handlers = _find("torch.distributed.tensor", "DTensor._op_dispatcher._custom_op_handlers")
     _raise_if_missing()
     handlers[overload] = handler
 
 
 def opinfo_classes() -> tuple[type, type, type]:
-    """ErrorInput, OpInfo and SampleInput: of torch's entries for tests of operators."""
+    """Returns ErrorInput, OpInfo and SampleInput, the classes of torch's entries for tests of operators."""
     module = "torch.testing._internal.opinfo.core"
     found = _find(module, "ErrorInput"), _find(module, "OpInfo"), _find(module, "SampleInput")
     _raise_if_missing()
@@ -315,7 +313,7 @@ def opinfo_classes() -> tuple[type, type, type]:
 
 
 def wrapped_compiler(command: list[str]) -> list[str]:
-    """A compiler's command as torch.utils.cpp_extension runs it, which is with ccache where that is asked for."""
+    """Returns a compiler's command as torch.utils.cpp_extension runs it, with ccache if that is asked for."""
     wrap = _find("torch.utils.cpp_extension", "_wrap_compiler")
     _raise_if_missing()
     return wrap(command)

@@ -1,6 +1,8 @@
-"""What torch.mps lacks of a device's module, by which torch.distributed handles devices: DeviceMesh, fully_shard, checkpoints.
+"""Functions that torch.mps lacks of a device module, through which torch.distributed handles devices: DeviceMesh,
+fully_shard, checkpoints.
 
-The device is one, with one stream, so all that streams do for each other is done. Where torch has such a function, torch's stays.
+There is one device with one stream, so all synchronisation between streams is trivial. A function that torch has
+already stays torch's.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ class Stream:
     device = torch.device("mps", 0)
 
     def __init__(self, device=None, priority: int = 0) -> None:
-        """device, priority: as other devices' streams have them; there is only one here."""
+        """device, priority: as other devices' streams have them; there is only one stream here."""
 
     def synchronize(self) -> None:
-        """Waits for all that the stream has to do."""
+        """Waits until the stream has finished all its work."""
         torch.mps.synchronize()
 
     def record_event(self, event: torch.mps.Event | None = None) -> torch.mps.Event:
@@ -30,10 +32,10 @@ class Stream:
         return event
 
     def wait_event(self, event: torch.mps.Event) -> None:
-        """Nothing: what is recorded in the stream comes before what follows."""
+        """Does nothing: work recorded in the stream precedes what follows."""
 
     def wait_stream(self, stream: Stream) -> None:
-        """Nothing: it is the same stream."""
+        """Does nothing: it is the same stream."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream)
@@ -48,27 +50,27 @@ def _the_stream() -> Stream:
 
 
 def current_stream(device=None) -> Stream:
-    """The stream."""
+    """Returns the stream."""
     return _the_stream()
 
 
 def stream(stream: Stream | None) -> contextlib.AbstractContextManager[None]:
-    """A context in which kernels are launched in a stream, as they are anyway."""
+    """Returns a context in which kernels are launched in a stream, as they are anyway."""
     return contextlib.nullcontext()
 
 
 def is_initialized() -> bool:
-    """Whether the device can be used, which needs no preparation."""
+    """Returns true if the device can be used, which needs no preparation."""
     return torch.mps.is_available()
 
 
 def current_device() -> int:
-    """The index of the device: 0."""
+    """Returns the index of the device: 0."""
     return 0
 
 
 def set_device(device) -> None:
-    """Chooses the device; RuntimeError if it is not the only one. device: index, name or torch.device."""
+    """Selects the device; raises RuntimeError unless it is the only one. device: index, name or torch.device."""
     chosen = torch.device("mps", device) if isinstance(device, int) else torch.device(device)
     if chosen.type != "mps" or chosen.index not in (None, 0):
         raise RuntimeError(f"torch.mps.set_device: expected mps or mps:0, but got {device!r}")

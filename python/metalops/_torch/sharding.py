@@ -1,8 +1,8 @@
-"""How DTensor shards the operators of metalops: over what dimensions they can run without talking to other ranks.
+"""DTensor sharding rules for the operators of metalops: the dimensions over which they run without communication.
 
-A rule gives what each placement of a mesh's dimension may be: the results', then the arguments', None for what is no tensor.
-DTensor picks the one that moves least. Replicating everything is among them, so no call fails for its placements. Of operators
-that write into other tensors than their first, see _sharding_written.py.
+A rule lists the possible placements for a mesh dimension: the results', then the arguments', None for a non-tensor.
+DTensor picks the one that moves least. Replicating everything is among them, so no call fails for its placements. For
+operators that write into other tensors than their first, see sharding_written.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .when_loaded import when_loaded
 
 @functools.cache
 def install() -> None:
-    """Does it when DTensor is loaded, which takes half a second."""
+    """Registers the rules when DTensor is loaded, which takes half a second."""
     if torch.distributed.is_available():
         when_loaded("torch.distributed.tensor", _register)
 
@@ -49,7 +49,8 @@ def _register() -> None:
 
 
 def _pointwise_overloads() -> list[tuple[OpOverload, bool]]:
-    """The functional ones, those in place and those of gradients, and whether they take the two halves of a tensor."""
+    """Returns the functional, in-place and gradient overloads, each with true if it takes the two halves of a tensor.
+    """
     from ..ops._define.pointwise import declared
 
     found = []
@@ -78,9 +79,8 @@ def _shard(dim: int):
 
 
 class _Pointwise:
-    """Any dimension of the result; of operands that are broadcast there, nothing. Where an operand's last dimension holds two
-    halves, all others.
-    """
+    """Shards any dimension of the result; operands that are broadcast there are replicated. If an operand's last
+    dimension holds two halves, all other dimensions."""
 
     def __init__(self, overload: OpOverload, halving: bool):
         self._results = len(schema(overload).returns)
@@ -105,7 +105,7 @@ class _Pointwise:
 
 
 def _of(argument, placement):
-    """The placement of an argument, unless it is not given."""
+    """Returns the placement of an argument, or None if it is not given."""
     return placement if _is_tensor(argument) else None
 
 
@@ -117,7 +117,7 @@ def _attention_forward(query, key, value, *rest, **keywords):
 
 
 def _of_lse(query, placement):
-    """That of packed sequences has heads before tokens."""
+    """Returns the placement of the lse; for packed sequences it has heads before tokens."""
     return _shard(0) if query.ndim == 3 else placement
 
 
@@ -126,7 +126,7 @@ def _attention_backward(grad_out, grad_lse, query, key, value, out, lse, *rest, 
     shardings = [_replicated(6, arguments)]
     mask, sinks, slopes = rest[:3]
     if _is_tensor(mask) or _is_tensor(sinks) or _is_tensor(slopes):
-        return shardings  # their gradients are sums over what would be sharded
+        return shardings  # the gradients of these are sums over the sharded dimension
     for inputs in _attention_inputs(query, key, value, rest):
         split = inputs[0]
         of_lse = _of_lse(query, split)
@@ -142,9 +142,8 @@ def _replicate():
 
 
 def _attention_inputs(query, key, value, rest):
-    """Placements over sequences and over heads, for (batch, heads, tokens, features); for packed sequences, (tokens, heads,
-    features), over heads.
-    """
+    """Yields placements over sequences and over heads, for (batch, heads, tokens, features); for packed sequences,
+    (tokens, heads, features), over heads."""
     mask, sinks, slopes, starts_q, starts_k, used_k, rng, *numbers = rest
     if _is_tensor(rng):
         return  # random numbers depend on the position
@@ -165,7 +164,7 @@ def _attention_inputs(query, key, value, rest):
     if query.ndim == 4:
         of_slopes = _shard(0) if _is_tensor(slopes) and slopes.ndim == 2 else _replicate()
         yield place(_shard(0), of_mask(0), _replicate(), of_slopes, _shard(0))
-    # Heads that share keys stay together.
+    # Query heads that share key heads (GQA) stay together.
     if key.ndim == query.ndim and key.shape[1] % query.mesh.size() == 0:
         of_slopes = _shard(slopes.ndim - 1) if _is_tensor(slopes) else None
         yield place(_shard(1), of_mask(1), _shard(0), of_slopes, _replicate())
@@ -174,7 +173,8 @@ def _attention_inputs(query, key, value, rest):
 def _paged_attention(
     query, key, value, table, lengths, starts, sinks, slopes, k_scale, v_scale, *numbers
 ):
-    """Over heads, of (batch, tokens, heads, features) and caches like it, and over sequences, which share the pages."""
+    """Shards over heads, of (batch, tokens, heads, features) and caches like it, and over sequences, which share the
+    pages."""
     options = (table, lengths, starts, sinks, slopes, k_scale, v_scale)
     shardings = [_replicated(2, (query, key, value, *options, *numbers))]
 
@@ -195,7 +195,7 @@ def _paged_attention(
 
 
 def _merge_attention(*parts):
-    """Over everything but the features, the last dimension of some."""
+    """Shards over everything but the features, the last dimension of some."""
     results = 2 if len(parts) == 4 else 4
     rank = min(x.ndim for x in parts)
     shardings = [_replicated(results, parts)]
@@ -205,12 +205,12 @@ def _merge_attention(*parts):
 
 
 def _splits(tensor, dim: int) -> bool:
-    """Whether all ranks get as much of a dimension."""
+    """Returns true if a dimension splits evenly over the ranks."""
     return tensor.shape[dim] % tensor.mesh.size() == 0
 
 
 def _splits_groups(packed, scales, bits: int, group_size: int) -> bool:
-    """Whether all ranks get as many whole groups of a row, with their scales."""
+    """Returns true if a row splits into equal numbers of whole groups, with their scales, for all ranks."""
     last = packed.ndim - 1
     whole = packed.shape[last] * 8 == scales.shape[last] * group_size * bits
     return whole and _splits(packed, last) and _splits(scales, last)
@@ -240,7 +240,7 @@ def _quantized_matmul(
     for dim in range(last):
         if x.shape[dim] > 1 and (dim == last - 1 or packed.shape[0] == 1):
             add(_shard(dim), _shard(dim), _replicate(), _replicate())
-    # Features of the result; then those that are summed over, of which each rank has a part of the sum.
+    # Output features; then the reduction dimension K, over which each rank has a partial sum.
     features, summed = (rows, rows + 1) if transpose else (rows + 1, rows)
     can_split = {
         rows: _splits(packed, rows) and _splits(scales, rows),
@@ -254,7 +254,7 @@ def _quantized_matmul(
 
 
 def _quantize(weight, global_scale, bits, group_size, mode):
-    """Over rows, and over columns between groups; the last result is only something in the mode that has biases."""
+    """Shards over rows, and over columns between groups; the last result is a real one only in the mode with biases."""
     arguments = (weight, global_scale, bits, group_size, mode)
     shardings = [_replicated(3, arguments)]
     last = weight.ndim - 1
@@ -268,7 +268,7 @@ def _quantize(weight, global_scale, bits, group_size, mode):
 
 
 def _dequantize(packed, scales, biases, global_scale, indices, bits, group_size, mode, dtype):
-    """As _quantize; of embeddings over indices, and over columns."""
+    """Shards as _quantize; for embeddings over indices, and over columns."""
     arguments = (packed, scales, biases, global_scale, indices, bits, group_size, mode, dtype)
     shardings = [_replicated(1, arguments)]
     last = packed.ndim - 1
@@ -290,7 +290,7 @@ def _dequantize(packed, scales, biases, global_scale, indices, bits, group_size,
 
 
 def _scales_gradient(grad, packed, scales, bits, group_size, mode):
-    """Over rows, and over columns between groups; that of partial sums is partial sums."""
+    """Shards over rows, and over columns between groups; the gradient of partial sums is partial sums."""
     arguments = (grad, packed, scales, bits, group_size, mode)
     shardings = [_replicated(2, arguments)]
 
@@ -309,7 +309,7 @@ def _scales_gradient(grad, packed, scales, bits, group_size, mode):
 
 
 def _splits_blocks(data, qtype: int) -> bool:
-    """Whether all ranks get as many whole blocks of a row."""
+    """Returns true if a row splits into equal numbers of whole blocks for all ranks."""
     from ..ops._formats.gguf import BY_NUMBER
 
     blocks = data.shape[data.ndim - 1] // BY_NUMBER[qtype].bytes
@@ -330,7 +330,7 @@ def _gguf_dequantize(data, indices, qtype, dtype):
 
 
 def _rotate_tokens(tokens, lengths, cosines, sines, interleaved, advances):
-    """Over sequences and heads, of (batch, tokens, heads, features)."""
+    """Shards over sequences and heads, of (batch, tokens, heads, features)."""
     arguments = (tokens, lengths, cosines, sines, interleaved, advances)
     shardings = [_replicated(1, arguments)]
     same = _replicate()
@@ -386,7 +386,7 @@ def _linear_act_backward(grad_output, x, weight, bias, saved, activation, output
         shardings.append((of_results, inputs))
 
     if activation == "none" and list(output_mask) == [False, False, True]:
-        # Sums of grad_output, which quantized_matmul's bias has too: nothing is done with the others.
+        # Sums of grad_output, the gradient of quantized_matmul's bias, too: the other arguments are not used.
         for dim in range(last):
             add([_partial()] * 3, *[_shard(dim)] * 3, _replicate())
         add([_shard(0)] * 3, *[_shard(last)] * 3, _replicate())

@@ -1,7 +1,7 @@
-"""DTensors that operators of metalops write into: results that are given with out=, and caches of keys and values.
+"""Handlers for DTensors that operators of metalops write into: results given with out=, and caches of keys and values.
 
-They keep their placements, which DTensor's rules do not provide for: it would write into what it has moved. So these operators are
-handlers of DTensor's, that place everything else as what is written to.
+These keep their placements, which DTensor's rules do not provide for: it would write into a redistributed copy. So
+these operators have DTensor handlers, which place everything else to match the written tensor.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def register() -> None:
 
 
 class _Out:
-    """Of an operator with a result that is given."""
+    """Handler of an operator with an out= result."""
 
     def __init__(self, functional: OpOverload):
         self._functional = functional
@@ -42,7 +42,7 @@ class _Out:
 
 
 def _reshape_and_cache(overload: OpOverload, args: tuple, keywords: dict) -> None:
-    """Over heads: of tokens the second dimension, of caches the third."""
+    """Writes over heads: the second dimension of tokens, the third of caches."""
     caches = args[2:4]
 
     def place(placement):
@@ -54,7 +54,8 @@ def _reshape_and_cache(overload: OpOverload, args: tuple, keywords: dict) -> Non
 
 
 def _append_to_cache(overload: OpOverload, args: tuple, keywords: dict) -> None:
-    """Over heads, the third dimension, and over sequences, which have pages of their own if there are no tables of them."""
+    """Writes over heads, the third dimension, and over sequences, which have pages of their own if there are no page
+    tables."""
     cache, tokens, lengths, table, cosines, sines, *_ = args
 
     def place(placement):
@@ -73,7 +74,8 @@ def _write(
     caches: tuple,
     place: Callable,
 ) -> None:
-    """Calls the operator on the parts of each rank. place(placement of the caches): those of the tensors among the arguments."""
+    """Calls the operator on the local part of each rank. place(placement of the caches): returns those of the tensors
+    among the arguments."""
     from torch.distributed.tensor import DTensor
 
     tensors = [x for x in args if isinstance(x, Tensor)]

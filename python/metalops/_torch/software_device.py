@@ -1,8 +1,7 @@
 """Brings up the software mps device on the Python side of torch.
 
-The shared library registers the device with torch's C++ side when it is loaded. What is left is
-Python: torch lacks the functions that PyTorch compiles only on a Mac, torch.backends.mps caches
-answers, and storages know no mps case.
+The shared library registers the device with torch's C++ side when it is loaded. The rest is Python: torch lacks the
+functions that PyTorch compiles only on a Mac, torch.backends.mps caches answers, and storages have no mps case.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ def bring_up() -> None:
 
 
 def stand_ins() -> frozenset[str]:
-    """The operator overloads that a CPU kernel serves on the device."""
+    """Returns the operator overloads that a CPU kernel serves on the device."""
     return _stand_ins
 
 
 def stock_operators_without_kernel() -> frozenset[str]:
-    """Stock MPS overloads that nothing can serve, because torch has no CPU kernel for them."""
+    """Returns the stock MPS overloads that nothing can serve, because torch has no CPU kernel for them."""
     return _without_kernel
 
 
@@ -54,8 +53,7 @@ def _forget_cached_answers() -> None:
 
 
 def _finish_autograd() -> None:
-    # In a child that was forked after autograd had started its threads, torch refuses, and there is
-    # nothing to wait for.
+    # In a child that was forked after autograd had started its threads torch raises, and there is nothing to wait for.
     with contextlib.suppress(RuntimeError):
         _host.drain_autograd_thread()
 
@@ -95,9 +93,8 @@ def _start_capture(name: str) -> None:
 
 
 def _replace_compile_shader() -> None:
-    """Torch's own function writes its headers into the source; here the front end includes them, and so knows the lines
-    that the user wrote.
-    """
+    """Replaces torch's own function, which writes its headers into the source; here the front end includes them, and so
+    knows the user's line numbers."""
 
     @functools.wraps(torch.mps.compile_shader)
     def compile_shader(source: str):

@@ -1,7 +1,7 @@
-"""Which operator overloads stock PyTorch implements on MPS.
+"""The operator overloads that stock PyTorch implements on MPS.
 
-That is read from the native_functions.yaml of torch when metalops is built, for `import metalops` has no time for its
-18,000 lines; line by line for the few keys that matter, as a YAML parser would take seconds.
+They are read from torch's native_functions.yaml when metalops is built, since its 18,000 lines would take too long at
+`import metalops`; line by line for the few keys that matter, as a YAML parser would take seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FORCED_CPU_FALLBACK = frozenset(
     {"aten::embedding_renorm_", "aten::linalg_svd", "aten::linalg_svd.U"}
 )
 
-# Kernels of sparse tensors that all devices have in common and that call a part which each device has of its own.
+# Kernels of sparse tensors that all devices share and that call a part which each device has of its own.
 CALL_BY_DEVICE = frozenset({"aten::sparse_mask", "aten::_sparse_mask_projection"})
 
 _FUNCTION = re.compile(r"- func: ([\w.]+)\(")
@@ -34,12 +34,12 @@ def native_functions_file() -> Path:
 
 
 def overloads(text: str) -> list[str]:
-    """Names of all overloads in the text of native_functions.yaml, in its order."""
+    """Returns the names of all overloads in the text of native_functions.yaml, in its order."""
     return ["aten::" + name for name in re.findall(r"^- func: ([\w.]+)\(", text, re.MULTILINE)]
 
 
 def delegates(text: str) -> dict[str, str]:
-    """Overloads that torch generates from the kernel of another one, and that one."""
+    """Returns the overloads that torch generates from the kernel of another one, with that one."""
     found = {}
     name = ""
     for line in text.splitlines():
@@ -52,7 +52,7 @@ def delegates(text: str) -> dict[str, str]:
 
 
 def parse(text: str) -> frozenset[str]:
-    """Names ("aten::sin.out") of the overloads with a dense MPS kernel, generated ones included."""
+    """Returns the names ("aten::sin.out") of the overloads with a dense MPS kernel, generated ones included."""
     with_entry: set[str] = set()
     name = ""
     for line in text.splitlines():
@@ -68,7 +68,8 @@ def parse(text: str) -> frozenset[str]:
 
 
 def parse_sparse(text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Names of the overloads with a kernel for COO tensors on MPS: first those for which the CPU has the same one."""
+    """Returns the names of the overloads with a kernel for COO tensors on MPS: first those that share it with the CPU,
+    then the others."""
     kernels: dict[str, dict[str, str]] = {}
     name = ""
     for line in text.splitlines():
@@ -87,7 +88,7 @@ def parse_sparse(text: str) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def generated_module() -> str:
-    """The text of metalops/_stock_overloads.py."""
+    """Returns the text of metalops/_stock_overloads.py."""
     text = native_functions_file().read_text(encoding="utf-8")
     common, others = parse_sparse(text)
     return (
@@ -104,16 +105,15 @@ def _generated(variable: str, names: frozenset[str]) -> str:
 
 
 def stock_overloads() -> frozenset[str]:
-    """Every overload that stock PyTorch registers on the MPS key, forced fallbacks included."""
-    from .._stock_overloads import OVERLOADS  # not there while setup.py runs
+    """Returns every overload that stock PyTorch registers on the MPS key, forced fallbacks included."""
+    from .._stock_overloads import OVERLOADS  # does not exist while setup.py runs
 
     return OVERLOADS
 
 
 def sparse_overloads() -> tuple[frozenset[str], frozenset[str]]:
-    """The overloads that stock PyTorch registers on the SparseMPS key: those whose kernel knows no device and is that of
-    SparseCPU too, and those with one for MPS.
-    """
-    from .._stock_overloads import COMMON_SPARSE, OTHER_SPARSE  # not there while setup.py runs
+    """Returns the overloads that stock PyTorch registers on the SparseMPS key: those with a device-independent kernel,
+    shared with SparseCPU, and those with a kernel for MPS."""
+    from .._stock_overloads import COMMON_SPARSE, OTHER_SPARSE  # does not exist while setup.py runs
 
     return COMMON_SPARSE, OTHER_SPARSE

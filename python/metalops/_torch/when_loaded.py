@@ -1,4 +1,4 @@
-"""What is to be done to modules that take long to load, once somebody loads them."""
+"""Actions on modules that take long to load, deferred until they are loaded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.abc import Loader, MetaPathFinder
 
 
 def when_loaded(module: str, action: Callable[[], None]) -> None:
-    """Calls action() now if the module is loaded, else when it will be."""
+    """Calls action() now if the module is loaded, else as soon as it is."""
     if module in sys.modules:
         action()
     else:
@@ -17,7 +17,7 @@ def when_loaded(module: str, action: Callable[[], None]) -> None:
 
 
 class _WhenLoaded(MetaPathFinder, Loader):
-    """Loads the module as usual and then acts."""
+    """Loads the module as usual and then calls the action."""
 
     def __init__(self, module: str, action: Callable[[], None]):
         self._module = module

@@ -1,7 +1,7 @@
-"""The command that ninja runs for each Metal source file: compiles it and writes the list of files it depends on.
+"""Compiles one Metal source file and writes the list of its dependencies; ninja runs this command for each file.
 
-A script of its own and not a module of the package, because importing metalops would bring the device up, which is
-slow and, while metalops itself is being built, impossible.
+It is a script and not a module of the package, because importing metalops would bring the device up, which is slow and,
+while metalops itself is being built, impossible.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _import_without_device() -> None:
 
 
 def included_files(source: str, include_dirs: list[str]) -> list[str]:
-    """Every file that `source` may include, found by name; conditions of the preprocessor are ignored."""
+    """Returns every file that `source` may include, found by name; preprocessor conditions are ignored."""
     found: dict[str, None] = {}
     pending = [os.path.abspath(source)]
     while pending:
@@ -94,7 +94,7 @@ def main() -> int:
             depends += files_for("host")
             _compile_for_host(arguments.source, arguments.output, include_dirs, arguments.language)
     except SyntaxError as error:
-        print(error.msg, file=sys.stderr)  # with the place and the line of source of each error
+        print(error.msg, file=sys.stderr)  # with the position and the source line of each error
         return 1
     except subprocess.CalledProcessError as error:
         return error.returncode

@@ -1,4 +1,4 @@
-"""Finding compilers that work. Each is tried on a small program, because a compiler that is installed need not work."""
+"""Finds compilers that work. Each is tried on a small program, because a compiler that is installed need not work."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ int main() { return std::to_string(twice(21)) == "42" ? 0 : 1; }
 
 _METAL_PROGRAM = "kernel void probe(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) { x[i] = 0; }\n"
 
-# The first Metal that has tensors, in which kernel files that use them are built too.
+# The first Metal version with tensors, for which kernel files that use them are built, too.
 TENSORS = languages.number_of("4.0")
 
-# The first macOS that has a language. Metal 3.1 is the floor, on every device; without the minimum version a metallib runs
-# only on the builder's macOS or newer.
+# The first macOS that supports a language. Metal 3.1 is the floor, on every device; without the minimum version a
+# metallib runs only on the builder's macOS or newer.
 _MACOS = {languages.FLOOR: "14.0", TENSORS: "26.0"}
 
 
 def metal_flags(language: int) -> tuple[str, ...]:
-    """For Apple's Metal compiler."""
+    """Returns flags for Apple's Metal compiler."""
     minimum = f"-mmacosx-version-min={_MACOS[language]}"
     return (languages.standard(language), minimum, "-fno-fast-math")
 
@@ -72,9 +72,9 @@ def _cxx_works(command: str) -> bool:
 
 
 def find_cxx() -> str:
-    """The C++ compiler for an extension's host code: $CXX if it is set, else the first of g++, clang++ and c++ that
-    works. First comes what torch itself is built with: g++, and clang++ on macOS, where g++ has no Objective-C++ that
-    suits Apple's headers."""
+    """Returns the C++ compiler for an extension's host code: $CXX if it is set, else the first of g++, clang++ and c++
+    that works. The one that torch itself is built with comes first: g++, but clang++ on macOS, where g++ has no
+    Objective-C++ that suits Apple's headers."""
     chosen = _environment.value("CXX")
     if chosen:
         if _cxx_works(chosen):
@@ -95,8 +95,9 @@ def find_cxx() -> str:
 
 
 def set_macos_target(environment: MutableMapping[str, str]) -> None:
-    """What is built on macOS is for this machine's architecture alone, where a Python for two architectures would build
-    all twice, and for macOS 14 or newer, unless the environment says otherwise or Python itself needs a newer one."""
+    """Sets the target of builds on macOS: this machine's architecture only, where a Python for two architectures would
+    build everything twice, and macOS 14 or newer, unless the environment says otherwise or Python itself needs a newer
+    one."""
     environment.setdefault("ARCHFLAGS", f"-arch {platform.machine()}")
     pythons = str(sysconfig.get_config_var("MACOSX_DEPLOYMENT_TARGET") or "")
     newest = max("14.0", pythons, key=lambda text: [int(n) for n in text.split(".") if n])
@@ -104,8 +105,8 @@ def set_macos_target(environment: MutableMapping[str, str]) -> None:
 
 
 def _find_ninja() -> None:
-    """Puts ninja on the PATH where it lies beside the interpreter of a virtual environment that is not activated, or
-    where `pip install --user` has put it."""
+    """Puts ninja on the PATH if it lies beside the interpreter of a virtual environment that is not activated, or where
+    `pip install --user` has put it."""
     if shutil.which("ninja"):
         return
     folders = [
@@ -120,8 +121,8 @@ def _find_ninja() -> None:
 
 @contextlib.contextmanager
 def build_environment() -> Iterator[dict[str, str]]:
-    """While the block runs, CXX is the compiler found, ninja is on the PATH and macOS's target is set, because torch and
-    setuptools look there.
+    """Sets CXX to the compiler found, puts ninja on the PATH and sets macOS's target while the block runs, because
+    torch and setuptools look there.
 
     Yields the environment with the user's own CXX: kernels are compiled by a compiler of their own choice.
     """
@@ -140,15 +141,15 @@ def build_environment() -> Iterator[dict[str, str]]:
 
 @functools.cache
 def metal_compiler(language: int = languages.FLOOR) -> bool:
-    """Whether Apple's Metal compiler works here and knows a language. The Command Line Tools do not have it, and newer
-    versions of Xcode install it separately."""
+    """Returns true if Apple's Metal compiler works here and supports a language. The Command Line Tools do not have it,
+    and newer versions of Xcode install it separately."""
     return shutil.which("xcrun") is not None and _runs(
         ["xcrun", "-sdk", "macosx", "metal", *metal_flags(language), "-c"], _METAL_PROGRAM, ".metal"
     )
 
 
 def cxx_version(command: str) -> str:
-    """First line of what the compiler says about itself."""
+    """Returns the first line of the compiler's --version."""
     result = subprocess.run(
         [*shlex.split(command), "--version"], capture_output=True, text=True, check=False
     )

@@ -22,13 +22,13 @@ from metalops.build.units import write_units
 
 
 def host_flags() -> list[str]:
-    """Compiler flags for an extension's `.mm` and `.cpp` files on this platform."""
+    """Returns compiler flags for an extension's `.mm` and `.cpp` files on this platform."""
     # torch's macOS library does not export fmt, which inline functions of its headers use.
     return [] if paths.software_device() else ["-DFMT_HEADER_ONLY=1"]
 
 
 def link_flags(host_library: str) -> list[str]:
-    """Linker flags for an extension on this platform."""
+    """Returns linker flags for an extension on this platform."""
     if paths.software_device():
         # Without the state options, linkers that drop libraries "as needed" could drop it.
         return ["-Wl,--push-state,--no-as-needed", host_library, "-Wl,--pop-state"]
@@ -36,7 +36,7 @@ def link_flags(host_library: str) -> list[str]:
 
 
 def split_sources(sources: list[str]) -> tuple[list[str], list[str]]:
-    """(Metal sources, all other sources). Raises CompileError for files missing or named alike."""
+    """Returns (Metal sources, all other sources). Raises CompileError for missing files and for equal names."""
     for source in sources:
         if not os.path.isfile(source):
             raise CompileError(f"metalops: the source file {source} does not exist.")
@@ -46,13 +46,13 @@ def split_sources(sources: list[str]) -> tuple[list[str], list[str]]:
 
 
 def MetalExtension(name: str, sources: list[str], **kwargs: Any) -> setuptools.Extension:
-    """A setuptools extension of Metal kernels (`.metal`), host stubs (`.mm`, C++ or Objective-C++) and C++ files.
+    """Returns a setuptools extension of Metal kernels (`.metal`), host stubs (`.mm`, C++ or Objective-C++) and C++
+    files.
 
-    Build it with `metalops.build.BuildExtension`. `.mm` files are compiled as Objective-C++ without ARC on macOS and
-    as C++ elsewhere. A `.metal` file's kernels are reached from this extension by the file's base name:
-    `metalops::library("activation")` for activation.metal. `include_dirs` serve the Metal sources too, and the
-    headers of torch and metalops are always found. Other arguments are those of
-    `torch.utils.cpp_extension.CppExtension`.
+    Build it with `metalops.build.BuildExtension`. `.mm` files are compiled as Objective-C++ without ARC on macOS and as
+    C++ elsewhere. The extension gets the kernels of a `.metal` file by the file's base name:
+    `metalops::library("activation")` for activation.metal. `include_dirs` serve the Metal sources, too, and the headers
+    of torch and metalops are always found. Other arguments are those of `torch.utils.cpp_extension.CppExtension`.
     """
     include_dirs = [*kwargs.pop("include_dirs", []), *paths.include_paths()]
     extension = cpp_extension.CppExtension(
@@ -63,7 +63,8 @@ def MetalExtension(name: str, sources: list[str], **kwargs: Any) -> setuptools.E
 
 
 def _includes_any(source: str, header: str, include_dirs: list[str]) -> bool:
-    """Whether a source, or a header of its own project that it includes, includes a header that `header` lists."""
+    """Returns true if a source, or a header of its own project that it includes, includes a header that `header` lists.
+    """
     include = re.compile(r"^#include (<.*>)", re.MULTILINE)
     own = [folder for folder in include_dirs if not folder.startswith(paths.torch_include())]
     files = [header, source, *included_files(source, own)]
@@ -78,12 +79,13 @@ def _read(path: str) -> str:
 
 
 class BuildExtension(cpp_extension.BuildExtension):
-    """torch's BuildExtension, which also builds what a `MetalExtension` lists. It takes ordinary extensions as well.
+    """torch's BuildExtension, which also builds the sources of a `MetalExtension`. It accepts ordinary extensions as
+    well.
 
-    Everything is one graph of commands, whose last line says how much CPU time the compilers took. An extension with a
-    `precompiled_header`, a file of #include lines, has these headers compiled once for all the sources that include any
-    of them, where that pays and the compiler can. Of an extension with `units`, lists of some of its sources, the
-    sources of each list are compiled together, except on macOS.
+    Everything is one graph of commands, whose last line says how much CPU time the compilers took. The headers of an
+    extension's `precompiled_header`, a file of #include lines, are compiled once for all the sources that include any
+    of them, where that pays and the compiler can. If an extension has `units`, lists of some of its sources, the
+    sources of each list are compiled together (unity build), except on macOS.
     """
 
     def run(self) -> None:
@@ -107,14 +109,14 @@ class BuildExtension(cpp_extension.BuildExtension):
 
     def build_extension(self, ext: setuptools.Extension) -> None:
         if any(source.endswith((".cu", ".hip", ".sycl")) for source in ext.sources):
-            super().build_extension(ext)  # torch knows how
+            super().build_extension(ext)  # torch handles these
             return
         listed = ext.sources, ext.extra_link_args
         compiler = dict(vars(self.compiler))
         try:
             if hasattr(ext, "metal_include_dirs"):
                 self._prepare(ext)
-            # What setuptools would run joins the graph.
+            # The commands that setuptools would run are added to the graph.
             self.compiler.compile = functools.partial(self._add_objects, ext)
             self.compiler.call = functools.partial(self._add_link, ext)
             self.compiler.spawn = self.compiler.call  # its name in older versions of setuptools
@@ -125,7 +127,7 @@ class BuildExtension(cpp_extension.BuildExtension):
             vars(self.compiler).update(compiler)
 
     def _prepare(self, ext: setuptools.Extension) -> None:
-        """Makes an ordinary extension of a MetalExtension."""
+        """Turns a MetalExtension into an ordinary extension."""
         metal, others = split_sources(ext.sources)
         folder = os.path.join(self.build_temp, ext.name)
         kernels_folder = self._kernels_folder(ext)
@@ -170,13 +172,13 @@ class BuildExtension(cpp_extension.BuildExtension):
         cxx = shlex.split(os.environ["CXX"])
         compiler = wrapped_compiler(cxx)
         header = None
-        if compiler == cxx:  # ccache does not keep what is compiled with a precompiled header
+        if compiler == cxx:  # ccache does not cache compilations with a precompiled header
             header = self._add_precompiled_header(ext, [*cxx, *flags, *last])
         for source, output in zip(held, objects):
             os.makedirs(os.path.dirname(output), exist_ok=True)
             path, options, needs = os.path.abspath(source), [], []
             if header and _includes_any(source, ext.precompiled_header, folders):
-                # Torch's headers turn this warning off themselves, which g++ forgets in a precompiled header.
+                # torch's headers turn this warning off themselves, which g++ forgets in a precompiled header.
                 options = ["-include", header.removesuffix(".gch"), "-Wno-sign-compare"]
                 needs = [header]
             if paths.software_device() and source.endswith(".mm"):
@@ -199,13 +201,12 @@ class BuildExtension(cpp_extension.BuildExtension):
         return objects
 
     def _add_precompiled_header(self, ext: setuptools.Extension, command: list[str]) -> str | None:
-        """The compiled form of the extension's `precompiled_header`. On macOS it is not tried: sources there are of two
-        languages, and a header compiled for one does not suit the other.
-        """
+        """Adds the compilation of the extension's `precompiled_header`; returns its compiled form, or None. Not used on
+        macOS: sources there are in two languages, and a header compiled for one does not suit the other."""
         listed = getattr(ext, "precompiled_header", None)
         if listed is None or not paths.software_device():
             return None
-        # The extension's name says nothing to the headers, so extensions with the same flags share the file.
+        # The extension's name does not affect the headers, so extensions with the same flags share the file.
         command = [word for word in command if not word.startswith("-DTORCH_EXTENSION_NAME=")]
         flags = [word for word in command if not word.startswith("-I")]
         text = _read(listed)
@@ -220,7 +221,7 @@ class BuildExtension(cpp_extension.BuildExtension):
         return output
 
     def _add_link(self, ext: setuptools.Extension, command: list[str], **_: Any) -> None:
-        """Stands for what the compiler's `link` runs its command with."""
+        """Replaces the function through which the compiler's `link` runs its command."""
         output = os.path.abspath(self.get_ext_fullpath(ext.name))
         objects = [word for word in command if word.endswith(".o")]
         libraries = [word for word in command if os.path.isabs(word) and word in self._graph]
@@ -251,13 +252,13 @@ class BuildExtension(cpp_extension.BuildExtension):
             )
             self.mkpath(folder)
             for path in glob.glob(os.path.join(glob.escape(folder), "*")):
-                if path.endswith(os.path.splitext(libraries[0])[1]):  # of an earlier build
+                if path.endswith(os.path.splitext(libraries[0])[1]):  # left by an earlier build
                     os.unlink(path)
             for path in libraries:
                 self.copy_file(path, os.path.join(folder, os.path.basename(path)))
 
     def _kernels_folder(self, ext: setuptools.Extension) -> str:
-        """Where the kernel libraries go: beside the extension in the build folder."""
+        """Returns the folder of the kernel libraries: beside the extension in the build folder."""
         return os.path.join(
             os.path.dirname(self.get_ext_fullpath(ext.name)), ext.name.split(".")[-1] + ".kernels"
         )
@@ -275,7 +276,7 @@ class BuildExtension(cpp_extension.BuildExtension):
         return [os.path.join(folder, variant.file) for variant in variants if variant.file]
 
     def _host_library(self) -> str:
-        """The software device to link against: this build's own while metalops itself is built."""
+        """Returns the software device to link against: this build's own while metalops itself is built."""
         if any(ext.name == "metalops._host" for ext in self.extensions):
             return os.path.abspath(self.get_ext_fullpath("metalops._host"))
         return paths.host_library()

@@ -1,4 +1,4 @@
-"""`load`: Metal kernels and their host stubs built and loaded just in time."""
+"""`load`: builds Metal kernels and their host stubs and loads them just in time."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ _NAME = re.compile(r"\w[\w.-]*")
 
 
 def _default_folder(name: str) -> str:
-    """One for each version of torch and Python, because objects of one do not suit another."""
+    """Returns a folder for this version of torch and Python, because objects of one do not suit another."""
     root = _environment.value("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root()
     version = f"torch{torch.__version__}-{sys.implementation.cache_tag}"
     return os.path.join(root, "metalops", version, name)
 
 
 def _compile_libraries(sources: list[str], include_dirs: list[str], folder: str) -> None:
-    """Compiles the Metal sources whose text, compiler or CPU changed. A compile error is a SyntaxError at the user's line.
+    """Compiles the Metal sources whose text, compiler or CPU changed. A compile error is a SyntaxError at the user's
+    line.
 
     On macOS nothing is compiled ahead: Metal compiles the embedded source when it is first used.
     """
@@ -84,7 +85,7 @@ def load(
 
     with open(os.path.join(folder, "metal.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # Of a build that was killed: torch would wait for ever for it to go. Nobody else builds here now.
+        # A lock left by a killed build: torch would wait for ever for its removal. Nobody else builds here now.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(folder, "lock"))
         if paths.software_device():

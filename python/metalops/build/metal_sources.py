@@ -1,13 +1,14 @@
-"""Metal source files of an extension: kernel libraries built ahead of time and the registrations linked into it.
+"""Kernel libraries of an extension's Metal source files, built ahead of time, and their registrations, which are linked
+into the extension.
 
-For each `<family>.metal` there will be
+For each `<family>.metal` the build makes
 - `<extension>.kernels/<family>.so` (`.metallib` on macOS) beside the extension, built by ninja so that only files
   that changed are compiled again; on macOS only where Apple's Metal compiler works;
 - its flattened source, embedded in a generated C++ file, which also says where the library lies (see
   <metalops/kernel_source.h>).
 
-A file that asks whether there are tensors, by the macro __HAVE_TENSOR__, is there twice: as <family>, without them, and as
-<family>.tensors, built for the first Metal that has them. <metalops/matmul_library.h> chooses.
+A file that tests for tensors with the macro __HAVE_TENSOR__ is built twice: as <family>, without them, and as
+<family>.tensors, for the first Metal version that has them. <metalops/matmul_library.h> chooses.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ static metalops::detail::KernelSource source_{number}("{family}", {text}, "{preb
 
 
 def family(source: str) -> str:
-    """The name under which an extension asks for the kernels of a Metal source file: its base name."""
+    """Returns the name under which an extension asks for the kernels of a Metal source file: its base name."""
     return os.path.splitext(os.path.basename(source))[0]
 
 
 def check_families(sources: list[str]) -> None:
-    """Raises CompileError when two files of one extension have the same base name."""
+    """Raises CompileError if two files of one extension have the same base name."""
     seen: dict[str, str] = {}
     for source in sources:
         other = seen.setdefault(family(source), source)
@@ -49,7 +50,7 @@ def check_families(sources: list[str]) -> None:
 
 
 def library_suffix(language: int = languages.FLOOR) -> str | None:
-    """File name suffix of kernel libraries built ahead of time; None where they cannot be built."""
+    """Returns the file name suffix of kernel libraries built ahead of time; None if they cannot be built."""
     if paths.software_device():
         return ".so"
     return ".metallib" if compilers.metal_compiler(language) else None
@@ -57,9 +58,8 @@ def library_suffix(language: int = languages.FLOOR) -> str | None:
 
 @dataclass(frozen=True)
 class Variant:
-    """One of the libraries of a Metal source file. name: under which an extension asks for it. text: what is compiled at run
-    time, in the newest language that there is, where no library was built.
-    """
+    """One of the libraries of a Metal source file. name: the name under which an extension asks for it. text: the
+    source to compile at run time, in the newest language that is supported, if no library was built."""
 
     source: str
     name: str
@@ -68,7 +68,7 @@ class Variant:
 
     @property
     def file(self) -> str | None:
-        """The name of the library that is built ahead of time; None where it cannot be built."""
+        """The name of the library that is built ahead of time; None if it cannot be built."""
         suffix = library_suffix(self.language)
         return suffix and self.name + suffix
 
@@ -82,7 +82,7 @@ _WITH_TENSORS = """\
 
 
 def variants(sources: Sequence[str], include_dirs: Sequence[str]) -> list[Variant]:
-    """The libraries of Metal source files."""
+    """Returns the libraries of Metal source files."""
     result = []
     for source in sources:
         name = family(source)
@@ -106,7 +106,8 @@ def _string_literal(text: str) -> str:
 def write_registrations(
     sources: list[str], include_dirs: list[str], kernels_folder: str, build_folder: str
 ) -> list[str]:
-    """Generates the C++ file that embeds all Metal source files, and returns its path; none without sources.
+    """Generates the C++ file that embeds all Metal source files, and returns its path in a list, which is empty without
+    sources.
 
     kernels_folder: name of the folder beside the extension in which the libraries will lie.
     """

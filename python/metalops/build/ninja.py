@@ -1,4 +1,5 @@
-"""A build as a graph of commands that ninja runs: only what changed is made again, with one line for each file."""
+"""A build as a graph of commands that ninja runs: only outdated files are made again, with one line of output for each.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ rule step_with_depfile
 
 
 def write_if_changed(path: str, text: str) -> None:
-    """Leaves the file's time alone when the text is the same, so that nothing is compiled again for it."""
+    """Writes the file unless it has this text already, so that its time stays and nothing is compiled again for it."""
     if os.path.exists(path):
         with open(path, encoding="utf-8") as f:
             if f.read() == text:
@@ -39,7 +40,8 @@ def write_if_changed(path: str, text: str) -> None:
 
 
 class Graph:
-    """Commands, each of which makes one file. Paths are absolute, or relative to the folder in which ninja is started."""
+    """Commands, each of which makes one file. Paths are absolute, or relative to the folder in which ninja is started.
+    """
 
     def __init__(self) -> None:
         self._steps: dict[str, str] = {}
@@ -58,10 +60,11 @@ class Graph:
         after: Iterable[str] = (),
         depfile: bool = False,
     ) -> None:
-        """Adds the step that makes `output` of `inputs`, which the command names itself.
+        """Adds the step that makes `output` from `inputs`, which the command names itself.
 
-        what: the line that is printed. needs: other files that make the output out of date. after: files that must be
-        there first. depfile: whether the command writes `<output>.d`, with which files it has read, in make's language.
+        what: the line that is printed. needs: other files that make the output out of date. after: files that must
+        exist first. depfile: true if the command writes `<output>.d`, the list of the files it has read, in make's
+        syntax.
         """
         line = f"build {_path(output)}: step{'_with_depfile' if depfile else ''}"
         for sign, paths in (("", inputs), (" |", needs), (" ||", after)):
@@ -71,9 +74,8 @@ class Graph:
         self._steps[output] = f"{line}\n  words = {words}\n  what = {what.replace('$', '$$')}\n"
 
     def run(self, folder: str, environment: Mapping[str, str], error: str) -> float:
-        """Makes what is out of date and returns the CPU seconds of all commands. Raises CompileError(error) when one
-        fails, whose messages are printed; ninja's own files are kept in `folder`.
-        """
+        """Makes outdated files and returns the CPU seconds of all commands. Raises CompileError(error) if one fails,
+        whose messages are printed; ninja's own files are kept in `folder`."""
         if not self._steps:
             return 0.0
         file = os.path.join(folder, "build.ninja")

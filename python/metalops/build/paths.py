@@ -1,4 +1,4 @@
-"""Where the parts of metalops lie that a build needs."""
+"""Paths of the parts of metalops that a build needs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def software_device() -> bool:
-    """Whether extensions are built for the software Metal device, that is, anywhere but on macOS."""
+    """Returns true if extensions are built for the software Metal device, that is, anywhere but on macOS."""
     return sys.platform != "darwin"
 
 
 def include_paths() -> list[str]:
-    """Folders of the headers <metalops/...> for C++ and Objective-C++ sources and for Metal sources, and of stand-ins
-    for those of torch's headers that only a Mac can read. They go before torch's own include folder."""
+    """Returns the folders of the headers <metalops/...> for C++ and Objective-C++ sources and for Metal sources, and of
+    substitutes for torch's headers that only a Mac can read. They go before torch's own include folder."""
     folders = [os.path.join(PACKAGE, "include")]
     if software_device():
         folders.append(os.path.join(PACKAGE, "include", "software_device"))
@@ -24,7 +24,7 @@ def include_paths() -> list[str]:
 
 
 def torch_include() -> str:
-    """The folder of torch's headers, <c10/metal/...> among them; torch is not imported."""
+    """Returns the folder of torch's headers, <c10/metal/...> among them; torch is not imported."""
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("metalops.build needs torch, which is not installed")
@@ -32,17 +32,17 @@ def torch_include() -> str:
 
 
 def message_flags() -> list[str]:
-    """Compiler flags for file names in messages without this machine's folders: those of the project, of the package
-    and of torch's headers."""
+    """Returns compiler flags that remove this machine's folders from file names in messages: those of the project, of
+    the package and of torch's headers."""
     folders = {os.getcwd(), os.path.dirname(PACKAGE), torch_include()}
-    # The last that fits counts.
+    # The last matching map applies.
     return [f"-fmacro-prefix-map={os.path.join(f, '')}=" for f in sorted(folders, key=len)]
 
 
 def host_library() -> str:
-    """The library that defines torch's Metal classes where torch's own do not exist (not on macOS).
+    """Returns the library that defines torch's Metal classes where torch's own do not exist (not on macOS).
 
-    Extensions are linked against it. At run time it is already loaded by `import metalops`, and the dynamic linker
-    finds it by its soname.
+    Extensions are linked against it. At run time `import metalops` has loaded it already, and the dynamic linker finds
+    it by its soname.
     """
     return os.path.join(PACKAGE, "_host.so")

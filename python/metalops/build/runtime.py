@@ -1,8 +1,8 @@
-"""What an extension compiles of metalops itself, besides its own sources.
+"""The part of metalops's own C++ code that is compiled into each extension, beside the extension's sources.
 
-A header <metalops/X.h> may have a file X.cpp beside it, which has to be part of every extension that includes the header:
-of each one's own, with hidden symbols, so that two extensions never meet. One C++ file is generated that includes all
-of them that an extension needs, which is faster than to compile them one by one.
+A header <metalops/X.h> may have a file X.cpp beside it, which has to be part of every extension that includes the
+header: each has its own copy, with hidden symbols, so that two extensions never interfere. One C++ file is generated
+that includes all of them that an extension needs, which is faster than to compile them one by one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from metalops.build.ninja import write_if_changed
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*(?:include|import)[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
 _HEADERS = os.path.join(paths.PACKAGE, "include")
-# g++ 12 thinks that torch's packing of values for compiled autograd reads behind an array.
+# g++ 12 warns that torch's packing of values for compiled autograd reads past an array, which is wrong.
 _NO_FALSE_WARNINGS = """\
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Warray-bounds"
@@ -26,7 +26,7 @@ _LIBRARY = os.path.join(_HEADERS, "metalops", "library.h")  # registrations of k
 
 
 def _included(source: str, include_dirs: Sequence[str]) -> list[str]:
-    """The files that a source includes, as far as they are found beside it or in the folders."""
+    """Returns the files that a source includes, as far as they are found beside it or in the folders."""
     with open(source, encoding="utf-8", errors="replace") as f:
         names = _INCLUDE.findall(f.read())
     folders = [os.path.dirname(source), *include_dirs]
@@ -35,7 +35,7 @@ def _included(source: str, include_dirs: Sequence[str]) -> list[str]:
 
 
 def _parts(sources: Iterable[str], include_dirs: Sequence[str]) -> list[str]:
-    """The `.cpp` files beside metalops's headers that the sources include, directly or through other files."""
+    """Returns the `.cpp` files beside metalops's headers that the sources include, directly or through other files."""
     waiting = [_LIBRARY, *map(os.path.abspath, sources)]
     seen = set(waiting)
     parts = []
@@ -54,7 +54,7 @@ def _parts(sources: Iterable[str], include_dirs: Sequence[str]) -> list[str]:
 def write_runtime(sources: Iterable[str], include_dirs: Sequence[str], build_folder: str) -> str:
     """Generates that C++ file for an extension of these C++ and Objective-C++ sources and returns its path.
 
-    include_dirs: where the extension's own headers lie, and metalops's; torch's headers include none of either.
+    include_dirs: folders of the extension's own headers and of metalops's; torch's headers include none of either.
     """
     names = [os.path.relpath(part, _HEADERS) for part in _parts(sources, include_dirs)]
     path = os.path.join(build_folder, "metalops_runtime.cpp")

@@ -1,8 +1,8 @@
-"""Sources that are compiled together, in one file that includes them: what they include themselves is read once, which is
-most of the time that a short source takes.
+"""Unity builds: sources that are compiled together, in one file that includes them. Their common headers are read once,
+which is most of the time that a short source takes.
 
-A source that holds nothing but an unnamed namespace keeps its names to itself: two of one unit may use the same. Names
-of others must differ.
+The names in a source that holds nothing but an unnamed namespace are private: two sources of one unit may use the same.
+Names in other sources must differ.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _COMMENT = re.compile(r"^//.*\n", re.MULTILINE)
 
 
 def _is_unnamed_namespace(text: str) -> bool:
-    """Whether a source, formatted by clang-format, holds an unnamed namespace and nothing else but includes. Other lines
-    of the preprocessor would reach into the sources that follow."""
+    """Returns true if a source, formatted by clang-format, holds an unnamed namespace and nothing else but includes.
+    Other preprocessor lines would affect the sources that follow."""
     first, *others = _COMMENT.sub("", _INCLUDE.sub("", text)).strip().splitlines() or [""]
     if not others:
         return False
@@ -32,7 +32,7 @@ def _is_unnamed_namespace(text: str) -> bool:
 
 
 def _headers(source: str, text: str) -> list[str]:
-    """The lines that include what a source includes, from another folder."""
+    """Returns the include lines of a source, valid from another folder."""
     lines = []
     for sign, name in _INCLUDE.findall(text):
         beside = os.path.join(os.path.dirname(source), name)

@@ -3,10 +3,11 @@
     shader = metalops.cuda.compile_shader(source)
     shader.my_kernel(out, x, 3.0)
 
-as torch.mps.compile_shader does on a Mac. Kernels are compiled by NVRTC, which torch's CUDA builds bring along, for the
-GPU that they are first run on, kept in the cache on disk, and launched on torch's current stream. A launch can be captured in
-a CUDA graph once the kernel has run on the GPU before. What kernels report with TORCH_REPORT_ERROR is raised by the next launch
-that finds it, at the latest by metalops.cuda.synchronize(). Nothing here needs the compiled parts of metalops.
+as with torch.mps.compile_shader on a Mac. Kernels are compiled by NVRTC, which comes with torch's CUDA builds, for the
+GPU that they are first run on, kept in the cache on disk, and launched on torch's current stream. A launch can be
+captured in a CUDA graph once the kernel has run on the GPU before. Errors that kernels report with TORCH_REPORT_ERROR
+are raised by the next launch that finds them, at the latest by metalops.cuda.synchronize(). Nothing here needs the
+compiled parts of metalops.
 """
 
 from __future__ import annotations

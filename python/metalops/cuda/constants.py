@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 def definitions(constants: Mapping[int, bytes]) -> str:
-    """What MSL_FUNCTION_CONSTANTS stands for."""
+    """Returns the expansion of the macro MSL_FUNCTION_CONSTANTS."""
     return " ".join(
         f"template <> struct function_constant<{index}> {{ static constexpr bool is_defined = true; "
         "template <class T> static constexpr T get() { "

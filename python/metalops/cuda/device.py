@@ -1,4 +1,4 @@
-"""What torch knows of the GPUs: which one tensors are on, which is current, and its current stream."""
+"""torch's view of the GPUs: the GPU that tensors are on, the current GPU, and its current stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOTHING = contextlib.nullcontext()
 
 
 def index_of(arguments: Iterable[object]) -> int:
-    """The GPU of the tensors among the arguments; the current one where there are none.
+    """Returns the index of the GPU of the tensors among the arguments; of the current one if there are none.
 
     Raises RuntimeError for tensors that are not on one GPU.
     """
@@ -35,28 +35,29 @@ def _not_on_one_gpu(arguments: Iterable[object]) -> RuntimeError:
 
 
 def using(index: int) -> contextlib.AbstractContextManager:
-    """Makes a GPU the current one, if it is not. torch has begun to use them."""
+    """Makes a GPU the current one, unless it is. torch must have initialised CUDA."""
     return _NOTHING if cuda_function("getDevice")() == index else torch.cuda.device(index)
 
 
 def stream(index: int) -> int:
-    """The handle of torch's current stream on a GPU."""
+    """Returns the handle of torch's current stream on a GPU."""
     return cuda_function("getCurrentRawStream")(index)
 
 
 def architecture(index: int) -> str:
-    """What NVRTC calls a GPU, for instance "sm_80"; with what it alone has, for instance "sm_90a"."""
+    """Returns NVRTC's name of a GPU, for instance "sm_80"; with architecture-specific features, for instance "sm_90a".
+    """
     major, minor = torch.cuda.get_device_capability(index)
     return f"sm_{major}{minor}" + ("a" if (major, minor) == (9, 0) else "")
 
 
 def pinned_zeros(size: int) -> Tensor:
-    """Bytes of the host's memory that GPUs write to at the same address."""
+    """Returns zeroed bytes of pinned host memory, which GPUs write at the same address."""
     return torch.zeros(size, dtype=torch.uint8).pin_memory()
 
 
 def empty_bytes(size: int) -> Tensor:
-    """Memory of the current GPU."""
+    """Returns memory of the current GPU."""
     return torch.empty(size, dtype=torch.uint8, device="cuda")
 
 
@@ -65,5 +66,5 @@ def synchronize(index: int) -> None:
 
 
 def is_capturing() -> bool:
-    """Whether the current stream's work becomes part of a CUDA graph."""
+    """Returns true if the current stream's work is captured in a CUDA graph."""
     return torch.cuda.is_current_stream_capturing()

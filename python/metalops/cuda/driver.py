@@ -1,4 +1,4 @@
-"""The few functions of the CUDA driver that kernels are loaded and launched with."""
+"""The few functions of the CUDA driver with which kernels are loaded and launched."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 
 
 class DriverError(RuntimeError):
-    """A function of the CUDA driver failed; says which and why."""
+    """A function of the CUDA driver failed; the message says which and why."""
 
 
 @functools.cache
@@ -38,7 +38,8 @@ _thread = threading.local()
 
 
 def ensure_context(index: int) -> None:
-    """Gives this thread a GPU's context, torch's own, unless it has one: functions of the driver make none by themselves."""
+    """Gives this thread a GPU's context, torch's own, unless it has one: functions of the driver make none by
+    themselves."""
     if getattr(_thread, "has_context", False):
         return
     context, device = c_void_p(), c_int()
@@ -63,7 +64,7 @@ class Module:
         return handle
 
     def read(self, name: str) -> bytes:
-        """The bytes of a global variable."""
+        """Returns the bytes of a global variable."""
         address, size = c_void_p(), c_size_t()
         _call("cuModuleGetGlobal_v2", byref(address), byref(size), self._handle, name.encode())
         value = ctypes.create_string_buffer(size.value)
@@ -102,7 +103,7 @@ def _launch_kernel() -> Callable[..., int]:
 
 
 class Parameters:
-    """Memory from which the driver copies what a kernel is given: one parameter after the other, of these sizes in bytes."""
+    """Memory from which the driver copies a kernel's parameters: one after the other, of these sizes in bytes."""
 
     __slots__ = ("addresses", "memory")
 
@@ -121,7 +122,7 @@ def launch(
     stream: int,
     parameters: Parameters,
 ) -> None:
-    """Queues a kernel. blocks: how many. block: their threads. shared: bytes of dynamic shared memory."""
+    """Queues a kernel. blocks: their numbers. block: the threads of one. shared: bytes of dynamic shared memory."""
     result = _launch_kernel()(function, *blocks, *block, shared, stream, parameters.addresses, None)
     if result != 0:
         raise _error("cuLaunchKernel", result)

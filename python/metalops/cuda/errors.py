@@ -1,6 +1,5 @@
-"""What kernels report with TORCH_REPORT_ERROR (c10/metal/error.h): a buffer for each GPU, which the host sees as the kernels
-write it, so that looking for a report waits for nothing.
-"""
+"""Errors that kernels report with TORCH_REPORT_ERROR (c10/metal/error.h): each GPU has a buffer in host memory to which
+kernels write, so that looking for a report does not synchronise."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ _buffers: dict[int, _Buffer] = {}
 
 
 def buffer_address(index: int) -> int:
-    """Where kernels of a GPU report to."""
+    """Returns the address of the buffer for the reports of a GPU's kernels."""
     buffer = _buffers.get(index)
     if buffer is None:
         buffer = _buffers.setdefault(index, _Buffer())
@@ -47,13 +46,13 @@ def buffer_address(index: int) -> int:
 
 
 def raise_reported(index: int) -> None:
-    """Raises torch.AcceleratorError for what kernels of a GPU have reported, and forgets it. Waits for them only where there is
-    a report; while a CUDA graph is captured, it stays until later."""
+    """Raises torch.AcceleratorError for a report by kernels of a GPU, and clears the buffer. Synchronises only if there
+    is a report; while a CUDA graph is captured, the report is kept for later."""
     buffer = _buffers.get(index)
     if buffer is None or buffer.messages.count == 0 or device.is_capturing():
         return
     device.synchronize(index)
-    # As torch does: the first report is raised, the others are consequences of it or repeats.
+    # As in torch: the first report is raised, the others are consequences of it or repeats.
     first = buffer.messages.msg[0]
     error = torch.AcceleratorError(first.message.decode(errors="replace"))
     buffer.messages.count = 0

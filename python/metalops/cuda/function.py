@@ -1,7 +1,7 @@
-"""A kernel that is loaded on a GPU, and what a launch of it passes.
+"""A kernel that is loaded on a GPU, and the parameters of its launches.
 
-A launch costs a few microseconds, so all that does not change from one to the next is kept: facts about the arguments, what
-a grid becomes, and the memory from which the driver copies the parameters.
+A launch costs a few microseconds, so everything that does not change from one to the next is kept: facts about the
+arguments, the launch configuration of each grid, and the memory from which the driver copies the parameters.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .tensor_argument import TensorArgument
 
 Value = Tensor | bytes | int | None
 
-# Neither so few threads that groups are many, nor so many that they wait for each other's last ones: 1024 take up to 15 %
+# A compromise: small groups are many, and in large ones threads wait for the last to finish: 1024 take up to 15 %
 # longer than 128 to 512 (benchmarks/gpu.py).
 USUAL_GROUP = 256
 _NUMBERS_BYTES = 128  # msl::abi::kNumbersBytes
-_MOST_THREADS = 1024  # of a group, where the kernel does not say
+_MOST_THREADS = 1024  # of a group, if the kernel does not say
 _MAX_BUFFERS = 31
 _INLINE_BYTES = 1024
 _MAX_BLOCKS = (2**31 - 1, 65535, 65535)  # of one launch
@@ -37,7 +37,7 @@ MOST_OF_A_DIMENSION = (
     64,
 )  # threads of a block, by the CUDA C++ Programming Guide's table of limits
 _WARP = 32
-_ORDINARY_SHARED_BYTES = 48 * 1024  # more must be asked for
+_ORDINARY_SHARED_BYTES = 48 * 1024  # more needs an opt-in
 _KEPT = 1024  # grids
 
 # msl::abi::Extent of include/msl/cuda/launch.h: grid, group, groups, first.
@@ -52,7 +52,7 @@ LAUNCH_BYTES = _BYTES_AT + _INLINE_BYTES
 
 @dataclass(frozen=True)
 class Argument:
-    """A kernel's argument. kind: as targets.cuda.entries.Entry has it. size: of an element, in bytes."""
+    """A kernel's argument. kind: one of targets.cuda.entries.Entry's. size: of an element, in bytes."""
 
     kind: str
     index: int
@@ -61,8 +61,9 @@ class Argument:
 
 
 class Geometry(NamedTuple):
-    """What a grid and a group become. parts: the launches, each the number of its blocks and the extent that the kernel is
-    given; none for a grid without threads. block: threads. is_line: whether grid and group have one dimension."""
+    """The launch configuration of a grid and a group. parts: the launches, each the number of its blocks and the extent
+    that is passed to the kernel; none for a grid without threads. block: threads. is_line: true if grid and group are
+    one-dimensional."""
 
     parts: tuple[tuple[tuple[int, int, int], bytes], ...]
     block: tuple[int, int, int]
@@ -70,7 +71,7 @@ class Geometry(NamedTuple):
 
 
 class _OneByOne:
-    """An entry that is given its arguments one by one: pointers to aligned memory, which no two show where one is written
+    """An entry that takes its arguments one by one: pointers to aligned memory that do not alias where one is written
     to, and bytes of known sizes."""
 
     def __init__(self, handle: ctypes.c_void_p, buffers: Sequence[Argument], brings_numbers: bool):
@@ -79,7 +80,7 @@ class _OneByOne:
         self._arguments = tuple(
             (a.index, size, a.kind == "numbers") for a, size in zip(buffers, sizes, strict=True)
         )
-        # Pairs of pointers that must not show the same memory.
+        # Pairs of pointers that must not alias.
         pointers = [(i, a) for i, a in enumerate(buffers) if not sizes[i]]
         self._apart = tuple(
             (i, j)
@@ -90,11 +91,11 @@ class _OneByOne:
         codes = "".join(f"{size}s" if size else "Q" for size in sizes)
         self._layout = struct.Struct(f"<{EXTENT_BYTES}s{codes}")
         self._sizes = [EXTENT_BYTES, *(size or 8 for size in sizes)]
-        # Not in use by a launch: the driver copies them before it returns.
+        # Free parameter memory: the driver copies it before a launch returns.
         self._parameters: list[driver.Parameters] = []
 
     def launch(self, values: Sequence[Value], geometry: Geometry, stream: int) -> bool:
-        """False where the arguments are not for this entry."""
+        """Launches the kernel; returns false if this entry cannot take the arguments."""
         passed = self._passed(values)
         if passed is None:
             return False
@@ -133,7 +134,7 @@ class _OneByOne:
 
 
 def _size_of(argument: Argument, brings_numbers: bool) -> int:
-    """Of what comes with the launch, in bytes; 0 for a pointer."""
+    """Returns the bytes that are passed with the launch; 0 for a pointer."""
     if argument.kind == "value":
         return argument.size
     return _NUMBERS_BYTES if brings_numbers and argument.kind == "numbers" else 0
@@ -152,11 +153,10 @@ class Function:
         whole_warps: bool,
         tensors: Mapping[int, TensorArgument],
     ):
-        """handles: the entry that takes all launches; those that are given arguments one by one, without and with constant
-        numbers that come with the launch, None where there is none. limit: of threads a threadgroup, as the kernel declares
-        it; 0 for none. is_free: whether groups may have any size. whole_warps: whether blocks are lines of whole warps.
-        tensors: the arguments that are tensors by handles, by buffer.
-        """
+        """handles: the entry that takes all launches; those that take arguments one by one, without and with constant
+        numbers that are passed with the launch, None where there is none. limit: of threads a threadgroup, as the
+        kernel declares it; 0 for none. is_free: true if groups may have any size. whole_warps: true if blocks are
+        one-dimensional and consist of whole warps. tensors: the arguments that are tensors by handles, by buffer."""
         self._tensors = tensors
         self._name = name
         self._handle, fast, brings = handles
@@ -165,12 +165,12 @@ class Function:
         self._is_free = is_free
         self._whole_warps = whole_warps
         self._geometries: dict[tuple, Geometry] = {}
-        self._dynamic_bytes = 0  # that the kernel has been allowed
+        self._dynamic_bytes = 0  # opted in for the kernel so far
         buffers = [a for a in arguments if a.kind != "threadgroup"]
         self._fast = _OneByOne(fast, buffers, False) if fast is not None else None
         self._brings = _OneByOne(brings, buffers, True) if brings is not None else None
         self._least_count = max((a.index + 1 for a in buffers), default=0)
-        # Not in use by a launch: the driver copies them before it returns.
+        # Free parameter memory: the driver copies it before a launch returns.
         self._parameters: list[driver.Parameters] = []
 
     @functools.cached_property
@@ -190,7 +190,7 @@ class Function:
         group: Sequence[int] | int,
         threadgroup_bytes: dict[int, int] | None,
     ) -> None:
-        """See Library.launch."""
+        """Launches the kernel; see Library.launch."""
         if self._tensors:
             values = tensor_argument.described(self._name, self._tensors, values)
         try:
@@ -224,7 +224,7 @@ class Function:
             parameters.memory[:EXTENT_BYTES] = extent
             driver.launch(self._handle, blocks, geometry.block, shared, stream, parameters)
         self._parameters.append(parameters)
-        # The allocator keeps their memory for what follows on this stream.
+        # The allocator keeps their memory for later work on this stream.
         del kept
 
     def _new_geometry(self, grid: Sequence[int] | int, group: Sequence[int] | int) -> Geometry:
@@ -251,7 +251,8 @@ class Function:
         return geometry
 
     def _set(self, memory: ctypes.Array[ctypes.c_char], values: Sequence[Value]) -> list[Tensor]:
-        """Writes a Launch but for its extent and threadgroup memory; returns tensors that it shows besides those among the values."""
+        """Writes a Launch without its extent and threadgroup memory; returns tensors that it points to besides those
+        among the values."""
         if len(values) > _MAX_BUFFERS:
             raise ValueError(f"a kernel takes at most {_MAX_BUFFERS} buffers, got {len(values)}")
         kept, places, inlined, used = [], [], 0, 0
@@ -279,7 +280,7 @@ class Function:
 def _parts(
     grid: tuple[int, int, int], group: tuple[int, int, int]
 ) -> tuple[tuple[tuple[int, int, int], bytes], ...]:
-    """A grid's launches: see Geometry."""
+    """Returns a grid's launches: see Geometry."""
     groups = tuple(-(-n // size) for n, size in zip(grid, group, strict=True))
     firsts = [range(0, n, most) for n, most in zip(groups, _MAX_BLOCKS, strict=True)]
     return tuple(
@@ -292,7 +293,7 @@ def _parts(
 
 
 def _end(value: Value) -> int:
-    """Where the memory ends that a pointer may show."""
+    """Returns the end of the memory that a pointer may address."""
     if isinstance(value, Tensor):
         storage = value.untyped_storage()
         return storage.data_ptr() + storage.nbytes()
@@ -300,7 +301,8 @@ def _end(value: Value) -> int:
 
 
 def group_within(sizes: Sequence[int], most: int) -> tuple[int, ...]:
-    """A group of as many dimensions, no larger in any, with at most so many threads, which CUDA launches: whole rows of x first."""
+    """Returns a group of as many dimensions, no larger in any, with at most `most` threads, that CUDA can launch: x
+    grows first."""
     group = []
     for size, limit in zip(sizes, MOST_OF_A_DIMENSION):
         group.append(max(1, min(size, most, limit)))

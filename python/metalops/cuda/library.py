@@ -1,4 +1,4 @@
-"""A kernel library on GPUs: compiled for each when its kernels are first launched there."""
+"""A kernel library on GPUs, compiled for each GPU when its kernels are first launched there."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Library:
         language: int | None = None,
         cooperative_layout: str | None = None,
     ):
-        """name: what errors call the source. kernels: those to compile; all by default. constants: the values of function
-        constants, by index or name; see specialise. language: __METAL_VERSION__, by default what the environment
-        chooses. cooperative_layout: where elements of cooperative tensors are, likewise (targets/host/tensors.py). Raises SyntaxError with the user's line and column.
-        """
+        """name: what errors call the source. kernels: those to compile; all by default. constants: the values of
+        function constants, by index or name; see specialise. language: __METAL_VERSION__, by default what the
+        environment chooses. cooperative_layout: the layout of cooperative tensors, likewise (targets/host/tensors.py).
+        Raises SyntaxError with the user's line and column."""
         self._code: CudaCode = emit(
             preprocess(source, name=name, include_dirs=include_dirs, language=language), kernels
         )
@@ -52,7 +52,7 @@ class Library:
 
     @functools.cached_property
     def declared(self) -> Declared:
-        """What a launch may have to say: constants and threadgroup memory."""
+        """The declarations whose values a launch may have to choose: constants and threadgroup memory."""
         return of_program(self._code.program)
 
     @property
@@ -60,12 +60,12 @@ class Library:
         return tuple(self._code.entries)
 
     def specialise(self, given: Mapping[int | str, Value]) -> Library:
-        """The library with the values of function constants compiled in, by index or name: numbers, sequences of them for
-        vectors, or the bytes of the constant's type. It starts from constants without values; the same values give the same
-        library.
+        """Returns the library with the values of function constants compiled in, by index or name: scalars, sequences
+        of them for vectors, or the bytes of the constant's type. It starts from constants without values; the same
+        values give the same library.
 
-        Raises ValueError for constants that the source does not have and values that do not fit, TypeError for values of
-        other types.
+        Raises ValueError for constants that the source does not have and values that do not fit, TypeError for values
+        of other types.
         """
         values = self.declared.values(given)
         key = tuple(values.items())
@@ -77,8 +77,8 @@ class Library:
         return found
 
     def compile(self, architecture: str, debug: bool = False) -> bytes:
-        """Code for "sm_90" and the like, or PTX for "compute_90" and the like, from the cache on disk if it is there. debug:
-        without optimising. Raises SyntaxError, NvrtcNotFound."""
+        """Returns code for "sm_90" and the like, or PTX for "compute_90" and the like, from the cache on disk if it is
+        there. debug: without optimisation. Raises SyntaxError, NvrtcNotFound."""
         text = self._code.without_markers()
         options = [f"-I{HEADERS}", *(["-G"] if debug else [])]
         if self._code.program.has_tensors:
@@ -119,7 +119,7 @@ class Library:
         return found
 
     def function(self, index: int, name: str) -> Function:
-        """A kernel on the GPU of this index. Raises RuntimeError where there is none of the name."""
+        """Returns a kernel on the GPU of this index. Raises RuntimeError if there is none of the name."""
         found = self._functions.get((index, name))
         if found is None:
             found = self._functions[index, name] = self._load(index, name)
@@ -164,10 +164,10 @@ class Library:
     ) -> None:
         """Runs a kernel on the current stream of its tensors' GPU.
 
-        arguments: by buffer index; bytes come with the launch, an integer is an address. grid: threads. group: threads of a
-        threadgroup. threadgroup_bytes: of memory whose size the launch says, by threadgroup index. Raises ValueError for
-        sizes that no launch has, RuntimeError for tensors that are not on one GPU, and torch.AcceleratorError for what earlier
-        kernels have reported.
+        arguments: by buffer index; bytes are passed with the launch, an integer is an address. grid: threads. group:
+        threads of a threadgroup. threadgroup_bytes: sizes of threadgroup arguments, by threadgroup index. Raises
+        ValueError for sizes that no launch has, RuntimeError for tensors that are not on one GPU, and
+        torch.AcceleratorError for errors that earlier kernels have reported.
         """
         index = device.index_of(arguments)
         errors.raise_reported(index)

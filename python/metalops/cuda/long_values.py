@@ -1,6 +1,5 @@
-"""Values that are too long to come with a launch: written to memory by launches before it, so that it waits for nothing and
-a CUDA graph has them.
-"""
+"""Values that are too long to be passed with a launch: preceding launches write them to memory, so that nothing
+synchronises and a CUDA graph captures them."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ def _library() -> Library:
 
 
 def on_gpu(value: bytes) -> Tensor:
-    """The bytes in memory of the current GPU, from here on in its current stream."""
+    """Returns the bytes in memory of the current GPU, valid from here on in its current stream."""
     size = -(-len(value) // 16) * 16
     memory = device.empty_bytes(size)
     for at in range(0, size, _PART):

@@ -1,6 +1,5 @@
-"""NVRTC, the compiler that comes with torch's CUDA builds, and from PyPI as nvidia-cuda-nvrtc: CUDA C++ text in, code for
-one GPU, or PTX, out. It needs no GPU and no CUDA toolkit.
-"""
+"""NVRTC, the compiler that comes with torch's CUDA builds, and from PyPI as nvidia-cuda-nvrtc: it compiles CUDA C++
+text to code for one GPU, or to PTX. It needs no GPU and no CUDA toolkit."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ import re
 import sys
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 
-# What every program is compiled with: all functions are the device's, and Metal's conversions are not warned of.
+# Options for every program: all functions are device functions, and there are no warnings about Metal's conversions.
 OPTIONS = (
     "-default-device",
     "--device-int128",
@@ -25,11 +24,11 @@ class NvrtcNotFound(RuntimeError):
 
 
 class CompileError(Exception):
-    """What NVRTC says of a program that it does not compile."""
+    """NVRTC's log for a program that does not compile."""
 
 
 def _candidates() -> list[str]:
-    """Libraries that are already loaded, of packages beside the others, and of the system."""
+    """Returns libraries that are already loaded, of packages beside the others, and of the system."""
     found = []
     for folder in dict.fromkeys(sys.path):
         for pattern in ("cu1[0-9]/lib", "cuda_nvrtc/lib"):
@@ -41,7 +40,7 @@ def _candidates() -> list[str]:
 @functools.cache
 def _library() -> ctypes.CDLL:
     for path in _candidates():
-        # What it loads by name must be there already, since its folder is on no search path.
+        # The libraries that it loads by name must be loaded already, since its folder is on no search path.
         for builtins in glob.glob(os.path.join(os.path.dirname(path), "libnvrtc-builtins.so.*")):
             if os.path.isabs(builtins):
                 ctypes.CDLL(builtins, mode=ctypes.RTLD_GLOBAL)
@@ -64,7 +63,7 @@ def is_available() -> bool:
 
 
 def path() -> str:
-    """Where the library is, or its name if the system has found it. Raises NvrtcNotFound."""
+    """Returns where the library is, or its name if the system has found it. Raises NvrtcNotFound."""
     return _library()._name
 
 
@@ -87,12 +86,13 @@ _ERROR = re.compile(r"^[^\n(]*\((\d+)\): (?:catastrophic )?error: (.*)$", re.MUL
 
 
 def errors(log: str) -> list[tuple[int, str]]:
-    """The lines (from 1) and texts of the errors that a CompileError tells."""
+    """Returns the lines (from 1) and texts of the errors in a CompileError's log."""
     return [(int(line), text) for line, text in _ERROR.findall(log)]
 
 
 def compile_program(text: str, name: str, architecture: str, options: tuple[str, ...]) -> bytes:
-    """architecture: "sm_90" and the like for a cubin, "compute_90" for PTX. Raises CompileError, NvrtcNotFound."""
+    """Compiles a program. architecture: "sm_90" and the like for a cubin, "compute_90" for PTX. Raises CompileError,
+    NvrtcNotFound."""
     library = _library()
     program = c_void_p()
     result = library.nvrtcCreateProgram(byref(program), text.encode(), name.encode(), 0, None, None)

@@ -1,4 +1,4 @@
-"""What torch.mps.compile_shader gives, for CUDA tensors."""
+"""The counterpart of torch.mps.compile_shader's result, for CUDA tensors."""
 
 from __future__ import annotations
 
@@ -46,9 +46,8 @@ class Shader:
         return Kernel(self._library, name, self._sizes)
 
     def specialise(self, constants: Mapping[int | str, Value]) -> Shader:
-        """The kernels with the values of function constants compiled in, as compile_shader takes them, and without those
-        that it was given.
-        """
+        """Returns the kernels with the values of function constants compiled in, as compile_shader takes them, without
+        the values given before."""
         return Shader(self._library.specialise(constants), self._sizes)
 
     def __dir__(self) -> list[str]:
@@ -68,7 +67,7 @@ class Kernel:
 
     @property
     def max_threads_per_threadgroup(self) -> int:
-        """On the current GPU."""
+        """The limit on the current GPU."""
         return self._library.function(device.index_of(()), self.name).max_threads
 
     @property
@@ -85,11 +84,12 @@ class Kernel:
     ) -> None:
         """Launches the kernel on the current stream.
 
-        args: CUDA tensors; integers (64 bits) and floats (32 bits), or lists of them, of another type where arg_casts says
-        so, for all or by index ("fp16", "bf16", "int32", "int16", "int8", "uint8"); lists of tensors, of which the kernel
-        gets the addresses. threads: 1 to 3 numbers, by default as many as the first tensor has elements. group_size: of as
-        many dimensions. error_buf_idx: the buffer that is the kernel's c10::metal::ErrorMessages, in which it reports with
-        TORCH_REPORT_ERROR; see metalops.cuda.synchronize. Raises ValueError, TypeError or RuntimeError for arguments that no launch has.
+        args: CUDA tensors; integers (64 bits) and floats (32 bits), or lists of them, of another type if arg_casts says
+        so, for all or by index ("fp16", "bf16", "int32", "int16", "int8", "uint8"); lists of tensors, of which the
+        kernel gets the addresses. threads: 1 to 3 numbers, by default as many as the first tensor has elements.
+        group_size: of as many dimensions. error_buf_idx: the buffer that is the kernel's c10::metal::ErrorMessages, in
+        which it reports with TORCH_REPORT_ERROR; see metalops.cuda.synchronize. Raises ValueError, TypeError or
+        RuntimeError for arguments that no launch has.
         """
         buffers = [
             arg
@@ -154,7 +154,7 @@ def _bytes(value: object, cast: str | None) -> bytes:
         return struct.pack(f"{len(values)}{kind}", *values)
     if cast not in _CASTS:
         raise RuntimeError(f"Unsupported cast instruction {cast}")
-    # As C++ converts: integers wrap around, fractions are cut off.
+    # C++ conversion: integers wrap around, fractions are truncated.
     dtype = _CASTS[cast]
     if not dtype.is_floating_point:
         values = [math.trunc(v) for v in values]
@@ -170,9 +170,9 @@ def compile_shader(
 ) -> Shader:
     """Compiles Metal source for CUDA tensors; its kernels are the attributes of the result.
 
-    constants, threadgroup_memory and language are those of metalops.compile_shader, and so are the errors. Raises SyntaxError
-    for what Metal forbids, and, when a kernel is first run, for what the GPU's compiler refuses; NvrtcNotFound where torch
-    brings no compiler.
+    constants, threadgroup_memory and language are those of metalops.compile_shader, and so are the errors. Raises
+    SyntaxError for what Metal forbids, and, when a kernel is first run, for what the GPU's compiler rejects;
+    NvrtcNotFound if torch brings no compiler.
     """
     number = None if language is None else languages.number_of(language)
     library = Library(source, constants=constants, language=number)

@@ -1,4 +1,5 @@
-"""torch's tensors for kernels that take Metal 4's tensors by handles: what csrc/host/metal/tensor_argument.cpp is on mps."""
+"""torch's tensors as arguments of kernels that take Metal 4's tensors by handles: the counterpart of
+csrc/host/metal/tensor_argument.cpp on mps."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ _FORMATS = {
 
 @dataclass(frozen=True)
 class TensorArgument:
-    """What a kernel says of an argument. element: its Metal type or format, of so many bits. index_bits: of an extent.
-    extents: from the innermost, -1 where they are dynamic."""
+    """A kernel's declaration of a tensor argument. element: its Metal type or format. element_bits: its size.
+    index_bits: of an extent. extents: innermost first, -1 if they are dynamic."""
 
     element: str
     element_bits: int
@@ -34,7 +35,7 @@ class TensorArgument:
     extents: tuple[int, ...]
 
     def elements_in(self, dtype: torch.dtype) -> int:
-        """How many elements one of the dtype holds; 0 where it holds none."""
+        """Returns how many elements one of the dtype holds; 0 if it holds none."""
         if not self.element.endswith("_format"):
             return int(METAL_TYPES.get(dtype) == self.element)
         if dtype in (torch.uint8, torch.int8):
@@ -45,7 +46,8 @@ class TensorArgument:
 
 
 def unpack(facts: bytes, buffers: Sequence[int]) -> dict[int, TensorArgument]:
-    """By buffer, of what a module has of a kernel's arguments; those that are no tensors are left out."""
+    """Returns, by buffer, the declarations of a kernel's tensor arguments from a module's table; other arguments are
+    left out."""
     found = {}
     for buffer, row in zip(buffers, _ARGUMENT.iter_unpack(facts), strict=False):
         name, bits, rank, index_bits, has_scales, *extents = row
@@ -60,10 +62,11 @@ def unpack(facts: bytes, buffers: Sequence[int]) -> dict[int, TensorArgument]:
 def described(
     kernel: str, tensors: Mapping[int, TensorArgument], values: Sequence
 ) -> list[Tensor | bytes | int | None]:
-    """The values of a launch, with descriptions in the place of tensors that the kernel takes by handles.
+    """Returns the values of a launch, with descriptors in place of tensors that the kernel takes by handles.
 
-    Raises TypeError for what is no tensor of the elements, ValueError for another rank or fixed extent, sizes that the index
-    type does not hold, and rows whose elements do not follow each other; NotImplementedError for planes of scales.
+    Raises TypeError unless such a value is a tensor of the elements, ValueError for another rank or fixed extent, sizes
+    that the index type does not hold, and rows whose elements are not contiguous; NotImplementedError for planes of
+    scales.
     """
     values = list(values)
     for buffer, argument in tensors.items():
@@ -75,7 +78,7 @@ def described(
 def _described(kernel: str, buffer: int, argument: TensorArgument, value: object) -> bytes:
     owner = f"Metal kernel '{kernel}': buffer {buffer}"
     if type(value) is bytes and len(value) == _TENSOR.size:
-        return value  # of a launch that was recorded
+        return value  # a descriptor from a recorded launch
     if not isinstance(value, Tensor):
         raise TypeError(f"{owner} takes a tensor, but got {value!r}")
     if argument.has_scales:

@@ -1,4 +1,5 @@
-"""Other packages' ways to our operators. Each module joins one package when its ``enable()`` is called, never before."""
+"""Integrations of the operators into other packages. Each module registers with one package when its ``enable()`` is
+called, never before."""
 
 from importlib import import_module
 

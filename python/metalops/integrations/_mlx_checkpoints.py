@@ -1,5 +1,5 @@
-"""Checkpoints of mlx-lm for transformers: see :func:`metalops.integrations.transformers.load_mlx`. Needs transformers to be
-imported."""
+"""Loads checkpoints of mlx-lm with transformers: see :func:`metalops.integrations.transformers.load_mlx`. Needs
+transformers to be imported."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ _METHOD = "mlx"
 
 @register_quantization_config(_METHOD)
 class MlxConfig(QuantizationConfigMixin):
-    """quantization: as config.json has it: bits, group_size and mode, and by the names of layers what they have of their own."""
+    """The quantisation of a checkpoint. quantization: as in config.json: bits, group_size and mode, and overrides of
+    single layers by name."""
 
     def __init__(self, quantization: Mapping | None = None, **others: object) -> None:
         self.quant_method = _METHOD
         self.quantization = dict(quantization or {})
 
     def of_layer(self, name: str) -> dict:
-        """bits, group_size and mode."""
+        """Returns bits, group_size and mode of a layer."""
         own = self.quantization.get(name)
         chosen = self.quantization | (own if isinstance(own, Mapping) else {})
         return {key: chosen[key] for key in ("bits", "group_size", "mode") if key in chosen}
 
 
 class _Head(nn.Module):
-    """The head of a model whose embedding has its weights."""
+    """The head of a model, with weights tied to the embedding."""
 
     def __init__(self, embedding: QuantizedEmbedding) -> None:
         super().__init__()
-        self._embedding = (embedding,)  # which is a module of another one
+        self._embedding = (embedding,)  # in a tuple, since it is already a submodule of another module
 
     def forward(self, x: Tensor) -> Tensor:
         return self._embedding[0].as_linear(x)
@@ -46,10 +47,10 @@ class _Head(nn.Module):
 
 @register_quantizer(_METHOD)
 class MlxQuantizer(HfQuantizer):
-    """Puts our layers in the place of those whose weights a checkpoint has quantised."""
+    """Replaces the layers whose weights a checkpoint has quantised by layers of metalops."""
 
     requires_calibration = False
-    is_trainable = True  # in scales, biases and what is not quantised
+    is_trainable = True  # in scales, biases and the parameters that are not quantised
 
     def __init__(self, quantization_config: MlxConfig, **others: object) -> None:
         super().__init__(quantization_config, **others)
@@ -89,7 +90,7 @@ class MlxQuantizer(HfQuantizer):
 
 
 def _counterpart(layer: nn.Linear | nn.Embedding, options: dict) -> nn.Module:
-    """A layer for such weights, which are words of 32 bits at first, as the file has them."""
+    """Returns a layer for such weights, which at first are words of 32 bits, as in the file."""
     options |= {"device": "meta", "dtype": layer.weight.dtype}
     if isinstance(layer, nn.Linear):
         sizes = (layer.in_features, layer.out_features, layer.bias is not None)

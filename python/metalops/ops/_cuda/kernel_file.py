@@ -1,6 +1,5 @@
-"""Kernel files on CUDA tensors: what X.metal of kernels/ has, compiled kernel by kernel, what X.h says of parameters, and the
-launches of <metalops/launch.h>.
-"""
+"""Kernel files on CUDA tensors: the kernels of X.metal in kernels/, compiled one by one, the parameter structs of X.h,
+and the launch functions of <metalops/launch.h>."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from ... import _environment
 
 _PACKAGE = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
 
-# What Metal calls the dtypes that kernels are compiled for.
+# Metal's names of the dtypes that kernels are compiled for.
 TYPES = {
     torch.float32: "float",
     torch.float16: "half",
@@ -32,20 +31,20 @@ TYPES = {
 }
 MOST_THREADS = 2**32 - 1  # of a grid, in each dimension
 
-# What a kernel is given. 0 stands for a tensor that there is not.
+# An argument of a kernel. 0 stands for an absent tensor.
 Argument = Tensor | bytes | int
 
 
 def root() -> str:
-    """The folder in which kernels/ lies, whose files include each other by their paths from here: that of the source tree, or
-    the package, into which setup.py copies kernels/ where it installs."""
+    """Returns the folder that holds kernels/, whose files include each other by their paths from there: that of the
+    source tree, or the package, into which setup.py copies kernels/ on installation."""
     if os.path.isdir(os.path.join(_PACKAGE, "kernels")):
         return _PACKAGE
     return os.path.dirname(os.path.dirname(_PACKAGE))
 
 
 def path_of(name: str) -> str:
-    """The path of a kernel file or header, which lies in the folder of its subject. name: with its ending."""
+    """Returns the path of a kernel file or header, which lies in the folder of its subject. name: with its ending."""
     (found,) = glob(os.path.join(root(), "kernels", "**", name), recursive=True)
     return found
 
@@ -80,8 +79,8 @@ _VALUE = re.compile(r"(\w+)(?: = (-?\d+))?,?")
 
 @functools.cache
 def header(file: str) -> SimpleNamespace:
-    """The types of the header <file>.h of kernels/, and of those that it includes from there: structs as ctypes lays them out,
-    which is as C++ does, and enumerations. What stands for kernels alone is left out."""
+    """Returns the types of the header <file>.h of kernels/, and of those that it includes from there: structs with
+    ctypes's layout, which is that of C++, and enumerations. Parts for kernels only are left out."""
     with open(path_of(f"{file}.h"), encoding="utf-8") as stream:
         text = _OF_KERNELS.sub("", _COMMENT.sub("", stream.read()))
     types: dict[str, type] = {}
@@ -112,7 +111,7 @@ def header(file: str) -> SimpleNamespace:
 
 
 def has_tensors() -> bool:
-    """Whether products of kernels are made of Metal 4's tensors: what METALOPS_MATMUL and the Metal version say."""
+    """Returns true if kernels use the GEMM of Metal 4's tensors, by METALOPS_MATMUL and the Metal version."""
     from ...msl.source import languages
 
     chosen = _environment.value("METALOPS_MATMUL")
@@ -135,21 +134,20 @@ def _library(file: str, kernel: str, tensors: bool):
 
 
 class KernelFile:
-    """The kernels of <file>.metal. has_products: whether those of the file are made of tensors where has_tensors() says
-    so.
-    """
+    """The kernels of <file>.metal. has_products: true if the GEMMs of the file use tensors if has_tensors() says so."""
 
     def __init__(self, file: str, has_products: bool = False):
         self._file = file
         self._has_products = has_products
 
     def threadgroups(self, kernel: str, groups: int, size: int, *arguments: Argument) -> None:
-        """`groups` threadgroups of `size` threads, together at most MOST_THREADS."""
+        """Launches `groups` threadgroups of `size` threads, together at most MOST_THREADS."""
         if groups > 0:
             self._launch(kernel, (groups * size,), (size,), arguments)
 
     def simdgroups(self, kernel: str, count: int, *arguments: Argument) -> None:
-        """At least `count` simdgroups, eight in a threadgroup, or fewer where that would leave parts of a GPU idle."""
+        """Launches at least `count` simdgroups, eight in a threadgroup, or fewer if parts of a GPU would be idle
+        otherwise."""
         if count == 0:
             return
         together = min(max(count // 1024, 1), 8)
@@ -158,7 +156,7 @@ class KernelFile:
         self._launch(kernel, grid, (together * 32, 1), arguments)
 
     def grid(self, kernel: str, grid: Sequence[int], *arguments: Argument) -> None:
-        """A thread for each place of a grid of up to three dimensions."""
+        """Launches a thread for each position of a grid of up to three dimensions."""
         from ...cuda.function import USUAL_GROUP, group_within
 
         if 0 not in grid:
@@ -170,17 +168,17 @@ class KernelFile:
 
 
 def number(kind: str, value: float | bool) -> bytes:
-    """A number as a kernel's argument; kind: as the module struct has it."""
+    """Returns a scalar as a kernel's argument; kind: a format of the struct module."""
     return struct.pack(kind, value)
 
 
 def multiprocessors(tensor: Tensor) -> int:
-    """Of the tensor's GPU."""
+    """Returns the number of multiprocessors of the tensor's GPU."""
     return torch.cuda.get_device_properties(tensor.device).multi_processor_count
 
 
 def errors_of(tensor: Tensor) -> int:
-    """The buffer in which kernels on the tensor's GPU report errors, which a later launch raises."""
+    """Returns the buffer in which kernels on the tensor's GPU report errors, which a later launch raises."""
     from ...cuda import errors
 
     return errors.buffer_address(tensor.get_device())

@@ -20,8 +20,8 @@ def layout() -> str:
 
 
 def flags(standard: str, language: int, cooperative_layout: str) -> list[str]:
-    """For a compiler. standard: of C++, in which an operation's description is a template's argument, and on the host
-    subscripts have commas."""
+    """Returns the flags for a compiler. standard: of C++; an operation's descriptor is a template argument, and on the
+    host subscripts have commas, both of which need a newer one."""
     scrambled = _SCRAMBLE.fullmatch(cooperative_layout)
     seed = int(scrambled.group(1) or 0) if scrambled else 0
     number = 16 if cooperative_layout == OF_TENSOR_CORES else _LAYOUTS.get(cooperative_layout, 0)
