@@ -66,11 +66,10 @@ def capture(
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What a sanitized launch found.
+    """A problem that a sanitized launch found.
 
-    kind: a short name, such as "heap-buffer-overflow" or "signed-integer-overflow". message: what
-    happened, at which line of the Metal source and in which thread. warning: whether it was issued
-    as a SanitizerWarning.
+    kind: a short name, such as "heap-buffer-overflow" or "signed-integer-overflow". message: what happened, at which
+    line of the Metal source and in which thread. warning: True if it was issued as a SanitizerWarning.
     """
 
     kind: str

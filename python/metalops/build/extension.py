@@ -153,7 +153,7 @@ class BuildExtension(cpp_extension.BuildExtension):
         extra_postargs: list[str] | dict | None = None,
         depends: list[str] | None = None,
     ) -> list[str]:
-        """Stands for the compiler's `compile`."""
+        """Replaces the compiler's `compile`: adds the objects to the graph and returns their paths."""
         units = getattr(ext, "units", ()) if paths.software_device() else ()
         held = write_units(sources, units, os.path.join(self.build_temp, ext.name))
         folders = [os.path.abspath(folder) for folder in include_dirs or []]

@@ -107,7 +107,7 @@ def load(name: str, device: torch.device | str, **options: object) -> PreTrained
     quantization = getattr(config, "quantization", None)
     if quantization is None:
         raise ValueError(f"load_mlx: config.json of {name} has no 'quantization'")
-    # Says the same once more, in no words of transformers.
+    # The file's second copy of the configuration, which transformers does not understand.
     config.__dict__.pop("quantization_config", None)
     model = AutoModelForCausalLM.from_pretrained(
         name, config=config, quantization_config=MlxConfig(quantization), **options

@@ -1,4 +1,4 @@
-"""4-bit weights of bitsandbytes on ``mps`` by our kernels, which multiply them as they are stored.
+"""4-bit weights of bitsandbytes on ``mps`` with the kernels of metalops, which dequantise inside the GEMM.
 
     >>> from metalops.integrations import bitsandbytes  # doctest: +SKIP
     >>> bitsandbytes.enable()  # doctest: +SKIP
@@ -28,7 +28,7 @@ from ..ops._define.fake import delivered
 def enable() -> torch.library.Library:
     """Registers the kernels. Calling it again changes nothing.
 
-    ImportError if bitsandbytes is not installed.
+    Raises ImportError if bitsandbytes is not installed.
     """
     import bitsandbytes  # noqa: F401
 
@@ -56,7 +56,7 @@ def _into(overload, *args) -> None:
 
 
 def _in_blocks(x: Tensor, size: int) -> Tensor:
-    """The elements in rows of that size, with zeros behind the last one."""
+    """Returns the elements in rows of that size, padded with zeros."""
     flat = x.reshape(-1)
     missing = -flat.shape[0] % size
     if missing:
@@ -130,7 +130,7 @@ def _gemv(
     return _gemm(A, B, shapeB, absmax, blocksize, quant_type)
 
 
-# ---- 8 bits, as absmax has them when it is quantised itself --------------------------------------
+# ---- 8 bits, for absmax that is quantised itself -------------------------------------------------
 
 
 def _quantize_blockwise(A: Tensor, code: Tensor, blocksize: int) -> tuple[Tensor, Tensor]:

@@ -29,12 +29,12 @@ _BITS = range(1, 8)
 def enable() -> torch.library.Library | None:
     """Defines the operators, unless torchao has them from its own library. Calling it again changes nothing.
 
-    ImportError if torchao is not installed.
+    Raises ImportError if torchao is not installed.
     """
     import torchao  # noqa: F401
 
     try:
-        # Loads torchao's library and says what its operators return for torch.compile.
+        # Loads torchao's library and registers its operators' fake kernels for torch.compile.
         import torchao.experimental.ops.mps  # noqa: F401
     except RuntimeError:
         library = _define()
@@ -62,7 +62,7 @@ def _define() -> torch.library.Library:
 
 
 def _pack(bits: int, W: Tensor) -> Tensor:
-    """W: ``(N, K)`` uint8, codes. Returns ``(N, K bits / 8)``."""
+    """Packs quants. W: ``(N, K)`` uint8. Returns ``(N, K bits / 8)``."""
     if W.dtype != torch.uint8 or W.dim() != 2 or W.shape[1] % 8 != 0:
         raise ValueError(
             f"_pack_weight_{bits}bit: W must be uint8 of 2 dimensions, the last a multiple of 8, but is {W.dtype} of sizes "
@@ -81,6 +81,6 @@ def _linear(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """``A (codes S + Z)^T``. A: ``(M, K)``. S, Z: ``(N, ceil(K / group_size))``."""
+    """Computes ``A (codes S + Z)^T``. A: ``(M, K)``. S, Z: ``(N, ceil(K / group_size))``."""
     result = ops.quantized_linear(A, B, S, Z, bits=bits, group_size=group_size)
     return delivered(f"_linear_fp_act_{bits}bit_weight", result, out)

@@ -33,9 +33,10 @@ NAME = "metalops"
 
 
 def enable() -> None:
-    """Registers the implementation and its mask function, and the kernel of MetalConfig's layers. Calling it again changes nothing.
+    """Registers the implementation and its mask function, and the kernel of MetalConfig's layers. Calling it again
+    changes nothing.
 
-    ImportError if transformers is not installed.
+    Raises ImportError if transformers is not installed.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
@@ -45,23 +46,24 @@ def enable() -> None:
     try:
         from transformers.integrations import metal_quantization
         from transformers.quantizers import quantizer_metal
-    except ImportError:  # of a version that has no MetalConfig
+    except ImportError:  # of a version without MetalConfig
         return
     metal_quantization._metal_kernel = SimpleNamespace(affine_qmm_t=_affine_product)
-    # The package `kernels` is what it would load them by.
+    # It would load them by the package `kernels`.
     quantizer_metal.is_kernels_available = lambda: True
 
 
 def load_mlx(
     name: str, *, device: torch.device | str = "mps", **options: object
 ) -> PreTrainedModel:
-    """A causal language model that mlx-lm has quantised, with its weights as they are stored.
+    """Loads a causal language model that mlx-lm has quantised, keeping its weights packed.
 
-    name: of a folder or on the Hub, with config.json, which has "quantization", and safetensors with ``weight``, ``scales`` and
-    ``biases`` of each layer that is quantised: linear layers and embeddings. options: of AutoModelForCausalLM.from_pretrained.
-    The model is a PreTrainedModel of transformers, with layers of :mod:`metalops.nn`.
+    name: of a folder or on the Hub, with config.json, which has "quantization", and safetensors with ``weight``,
+    ``scales`` and ``biases`` of each quantised layer: linear layers and embeddings. options: of
+    AutoModelForCausalLM.from_pretrained. The model is a PreTrainedModel of transformers, with layers of
+    :mod:`metalops.nn`.
 
-    ValueError for checkpoints that are not quantised, or whose names are not those of transformers' model.
+    Raises ValueError for checkpoints that are not quantised, or whose names are not those of transformers' model.
     """
     from ._mlx_checkpoints import load
 
@@ -88,11 +90,12 @@ def attention(
     position_bias: Tensor | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
-    """What a model calls: query ``(B, Hq, L, E)``, key and value ``(B, Hkv, S, E)``. Returns ``(B, L, Hq, E)``, and no weights.
+    """The attention function that a model calls: query ``(B, Hq, L, E)``, key and value ``(B, Hkv, S, E)``. Returns
+    ``(B, L, Hq, E)``, and no weights.
 
-    attention_mask: bool, True where query and key attend, or a tensor that is added; windows are part of it. Without one
-    attention is causal if `is_causal`, or else the module, says so. A single query sees all keys. s_aux: ``(Hq,)``, the sinks.
-    position_bias: added to the scores.
+    attention_mask: bool, True where query and key attend, or a tensor that is added; windows are part of it. Without
+    one attention is causal if `is_causal`, or else the module, says so. A single query sees all keys. s_aux: ``(Hq,)``,
+    the sinks. position_bias: added to the scores.
     """
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)

@@ -1,4 +1,4 @@
-"""Compiling generated Metal text, once for each text, with errors at the lines that the user wrote."""
+"""Compiles generated Metal text, once for each text, with errors at the lines that the user wrote."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 
 from .. import _environment, _locks
 
-# How long a compile may take before a line on stderr says what is going on, in seconds.
+# Seconds after which a line on stderr says that a compile is running.
 _PATIENCE = 2.0
 
 # Libraries kept for their next use. Each takes about five of the 65,530 mappings that a process may have.
 _KEPT = 1024
 
-# The least recently asked for first.
+# The least recently used first.
 _libraries: OrderedDict[tuple[str, Callable, int], object] = OrderedDict()
 _holders: list[weakref.WeakMethod] = []
 _compiling: dict[tuple[str, Callable, int], threading.Lock] = {}
@@ -26,27 +26,27 @@ _guard = _locks.lock()
 
 
 def user_text(label: str, text: str) -> str:
-    """``text`` as part of a generated source, such that compile errors in it show its own lines.
+    """Returns ``text`` as part of a generated source, so that compile errors in it show its own lines.
 
-    label: what the errors call it instead of a file name, for instance "blur.header".
+    label: its name in errors, instead of a file name, for instance "blur.header".
     """
     label = label.replace("\\", "\\\\").replace('"', '\\"')
     return f'#line 1 "{label}"\n{text.rstrip()}\n'
 
 
 def generated_text(label: str, text: str) -> str:
-    """The counterpart of user_text for the parts around it, after user text."""
+    """Returns generated text that follows user text: the counterpart of user_text."""
     return user_text(f"{label}.generated", text)
 
 
 def compile_library(owner: str, text: str, compiler: Callable[[str], object] | None = None):
-    """The shader library of a Metal source, as torch.mps.compile_shader returns it.
+    """Returns the shader library of a Metal source, as torch.mps.compile_shader returns it.
 
     Thread-safe; the same text is compiled once in a process for each Metal version, and the software device and macOS
-    keep what they compiled on disk. owner: what is compiled, for the progress line. compiler: takes torch.mps.compile_shader's place.
-    Raises SyntaxError, with the user's lines where the text has them from user_text.
+    cache compiled code on disk. owner: the name of what is compiled, for the progress line. compiler: replaces
+    torch.mps.compile_shader. Raises SyntaxError, with the user's lines where the text has them from user_text.
     """
-    from ..msl.source import languages  # takes longer to import than what is imported with metalops
+    from ..msl.source import languages  # takes longer to import than the modules that metalops imports
 
     compiler = compiler or torch.mps.compile_shader
     key = (text, compiler, languages.current())
@@ -68,8 +68,8 @@ def compile_library(owner: str, text: str, compiler: Callable[[str], object] | N
 
 
 def when_forgotten(forget: Callable[[str], None]) -> None:
-    """Has a bound method called with the text of each library that is no longer kept, so that its owner lets go of
-    the library's kernels too. Kernels that are still held work on."""
+    """Registers a bound method that is called with the text of each library that is dropped, so that its owner drops
+    the library's kernels, too. Kernels that are still held keep working."""
     _holders.append(weakref.WeakMethod(forget))
 
 

@@ -1,4 +1,4 @@
-"""Where kernels of Python run: on mps, and on cuda."""
+"""The devices on which kernels of Python run: mps and cuda."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ DEVICES = ("mps", "cuda")
 
 @constant_to_dynamo
 def default_device() -> torch.device:
-    """Where kernels run that nothing else says it of: mps where there is one."""
+    """Returns the device of kernels for which nothing else determines it: mps if there is one."""
     if torch.cuda.is_available() and not torch.backends.mps.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("mps")
 
 
 def place_of(values: Iterable[object], device: torch.device | None = None) -> torch.device:
-    """The device of the first tensor among the values; without one, device or the default one."""
+    """Returns the device of the first tensor among the values; without one, device or the default one."""
     for value in values:
         if isinstance(value, torch.Tensor):
             return value.device
@@ -32,7 +32,7 @@ def place_of(values: Iterable[object], device: torch.device | None = None) -> to
 
 
 def shader_compiler(device: torch.device) -> Callable[[str], object]:
-    """What compiles Metal text for a device, as torch.mps.compile_shader does."""
+    """Returns the compiler of Metal text for a device, with the interface of torch.mps.compile_shader."""
     if device.type == "cuda":
         from ..cuda import compile_shader
 

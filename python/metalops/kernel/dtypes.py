@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-# What an mps tensor can hold. complex64 and complex32 are pairs (real, imaginary), as in torch's own Metal kernels.
+# The dtypes of mps tensors. complex64 and complex32 are pairs (real, imaginary), as in torch's own Metal kernels.
 METAL_TYPES: dict[torch.dtype, str] = {
     torch.float32: "float",
     torch.float16: "half",
@@ -24,7 +24,7 @@ METAL_TYPES: dict[torch.dtype, str] = {
 
 
 def metal_type(owner: str, role: str, dtype: object) -> str:
-    """The Metal type of a dtype's elements. TypeError for dtypes that mps tensors cannot have."""
+    """Returns the Metal type of a dtype's elements. Raises TypeError for dtypes that mps tensors cannot have."""
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"{owner}: {role} must be a torch.dtype, but got {dtype!r}")
     try:

@@ -18,9 +18,9 @@ _NO_NAMES = re.compile(
 
 
 def check_identifier(owner: str, role: str, name: object) -> str:
-    """``name`` if Metal code can use it, else TypeError or ValueError.
+    """Returns ``name`` if Metal code can use it, else raises TypeError or ValueError.
 
-    owner: what the error is about ("metal_kernel 'blur'"). role: what the name stands for ("input name").
+    owner: the subject of the error ("metal_kernel 'blur'"). role: what the name stands for ("input name").
     """
     if not isinstance(name, str):
         raise TypeError(f"{owner}: {role} must be a string, but got {name!r}")
@@ -45,17 +45,17 @@ def check_distinct(owner: str, roles: Iterable[tuple[str, Iterable[str]]]) -> No
 
 
 def check_text(owner: str, role: str, text: object) -> str:
-    """``text`` if it is a string, else TypeError."""
+    """Returns ``text`` if it is a string, else raises TypeError."""
     if not isinstance(text, str):
         raise TypeError(f"{owner}: {role} must be a string of Metal code, but got {text!r}")
     return text
 
 
 def mentioned(text: str) -> frozenset[str]:
-    """The identifiers that occur in Metal code, those in comments and literals left out."""
+    """Returns the identifiers that occur in Metal code, without those in comments and literals."""
     return frozenset(_WORD.findall(without_comments(text)))
 
 
 def without_comments(text: str) -> str:
-    """Metal code with a space for each comment and 0 for each literal: what its structure can be read from."""
+    """Returns Metal code with a space for each comment and 0 for each literal, from which its structure can be read."""
     return _NO_NAMES.sub(lambda match: " " if match.group()[0] == "/" else " 0 ", text)

@@ -1,4 +1,4 @@
-"""The refusal of a gradient that a kernel does not have."""
+"""The error for a gradient that a kernel does not have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 # An operator that raises instead of returning, so that torch.compile can trace the backward pass of a model whose user
-# never runs it. It stands for the gradient itself: a compiler would leave it out if only its shape were used.
+# never runs it. It stands for the gradient itself: a compiler would remove it if only its shape were used.
 _refuse = torch.library.custom_op(
     "metalops_kernel::no_backward",
     lambda kernel, grad_output, shape, dtype: _raise(kernel),
@@ -22,9 +22,8 @@ _refuse.register_fake(
 def no_backward(
     owner: str, grad_output: torch.Tensor, shape: Sequence[int], dtype: torch.dtype
 ) -> torch.Tensor:
-    """Raises NotImplementedError that names the owner; while a graph is traced, stands for a gradient of that shape and
-    dtype, and raises when the graph runs.
-    """
+    """Raises NotImplementedError that names the owner; while a graph is traced, returns a placeholder gradient of that
+    shape and dtype, and raises when the graph runs."""
     return _refuse(owner, grad_output, shape, dtype)
 
 

@@ -1,7 +1,7 @@
-"""Modules whose weights are quantised, of the operators of :mod:`metalops.ops`, on any device.
+"""Modules with quantised weights, built on the operators of :mod:`metalops.ops`, on any device.
 
-``weight``, ``scales``, ``biases`` and ``bias`` are their parameters and buffers, so checkpoints of mlx-community load; GGUFLinear
-has ``weight``, the bytes of a tensor of a GGUF file, and ``bias``.
+``weight``, ``scales``, ``biases`` and ``bias`` are their parameters and buffers, so checkpoints of mlx-community load;
+GGUFLinear has ``weight``, the bytes of a tensor of a GGUF file, and ``bias``.
 """
 
 from .gguf import GGUFLinear

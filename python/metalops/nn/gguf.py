@@ -1,4 +1,4 @@
-"""A linear layer whose weights are those of a GGUF file."""
+"""A linear layer with the weights of a GGUF file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ..ops._formats import gguf as formats
 
 
 class GGUFLinear(nn.Module):
-    """``x weight^T + bias``, :func:`metalops.ops.gguf_linear`. data: ``(out_features, bytes of a row)`` uint8. qtype: its type's name
-    or number. bias: ``(out_features,)``."""
+    """``x weight^T + bias``, :func:`metalops.ops.gguf_linear`. data: ``(out_features, bytes of a row)`` uint8. qtype:
+    its type's name or number. bias: ``(out_features,)``."""
 
     def __init__(self, data: Tensor, qtype: str | int, bias: Tensor | None = None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Layers with quantised weights; :mod:`metalops.ops.quantized` says which modes, bits and groups there are."""
+"""Layers with quantised weights; :mod:`metalops.ops.quantized` lists the modes, bits and groups."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..ops._formats import quantized as formats
 
 
 class _Quantized(nn.Module):
-    """Holds ``weight``, packed, and ``scales`` and ``biases``, which are parameters that need no gradient at first where they are
-    floats. Weights of MLX, uint32, load as they are."""
+    """Holds ``weight``, packed, and ``scales`` and ``biases``, which are parameters if they are floats, at first
+    without requires_grad. Weights of MLX, uint32, load as they are."""
 
     weight: Tensor
     scales: Tensor
@@ -29,7 +29,7 @@ class _Quantized(nn.Module):
         dtype: torch.dtype | None,
         bias: bool | None = None,
     ) -> None:
-        """bias: whether there is one; None where there never is."""
+        """bias: true if there is one; None if there never is."""
         super().__init__()
         self.bits, self.group_size = formats.usual(mode, bits, group_size)
         self.mode = mode
@@ -55,7 +55,8 @@ class _Quantized(nn.Module):
         mode: str,
         **bias: Tensor | None,
     ) -> _Quantized:
-        """One with these weights, quantised, and the bias, if it has one. sizes: the first arguments of the class."""
+        """Returns a layer with these weights, quantised, and the bias, if it has one. sizes: the first arguments of the
+        class."""
         options = {"bits": bits, "group_size": group_size, "mode": mode}
         without = dict.fromkeys(bias, False)
         made = cls(*sizes, **without, **options, device="meta", dtype=weight.dtype)
@@ -85,7 +86,7 @@ class _Quantized(nn.Module):
         if key in state_dict and state_dict[key].dim() > 0:
             packed = state_dict[key]
             if packed.dtype in (torch.int32, torch.uint32):
-                # The mapping is the caller's, who may load it again.
+                # The mapping belongs to the caller, who may load it again.
                 state_dict[key] = packed.contiguous().view(torch.uint8)
                 super()._load_from_state_dict(state_dict, prefix, *args)
                 state_dict[key] = packed
@@ -130,7 +131,7 @@ class QuantizedLinear(_Quantized):
         group_size: int | None = None,
         mode: str = "affine",
     ) -> QuantizedLinear:
-        """With the weights of a layer, quantised, and its bias itself."""
+        """Returns a layer with the quantised weights of a layer, and with its bias itself."""
         sizes = (linear.in_features, linear.out_features)
         made = cls._of(linear.weight, sizes, bits, group_size, mode, bias=linear.bias)
         return made.train(linear.training)
@@ -165,7 +166,8 @@ class QuantizedEmbedding(_Quantized):
         group_size: int | None = None,
         mode: str = "affine",
     ) -> QuantizedEmbedding:
-        """With the weights of a layer, quantised. ValueError for one that changes its weights (``max_norm``)."""
+        """Returns a layer with the quantised weights of a layer. Raises ValueError for one that changes its weights
+        (``max_norm``)."""
         if embedding.max_norm is not None:
             raise ValueError(
                 f"QuantizedEmbedding: weights that are quantised cannot be renormalised, but max_norm is {embedding.max_norm}"
@@ -178,12 +180,12 @@ class QuantizedEmbedding(_Quantized):
         return ops.quantized_embedding(indices, *self._weights, **self._keywords, dtype=dtype)
 
     def as_linear(self, x: Tensor) -> Tensor:
-        """``x weight^T``, for heads of language models that share the weights of their embedding."""
+        """Computes ``x weight^T``, for heads of language models that share the weights of their embedding."""
         return ops.quantized_linear(x, *self._weights, **self._keywords)
 
 
 class QuantizedSwitchLinear(_Quantized):
-    """One of several layers for each of a sample's experts, :func:`metalops.ops.gather_quantized_matmul`.
+    """A linear layer for each of several experts (mixture of experts), :func:`metalops.ops.gather_quantized_matmul`.
 
     ``weight``: of ``(num_experts, out_features, in_features)``; ``bias``: ``(num_experts, out_features)``.
     """
@@ -215,7 +217,8 @@ class QuantizedSwitchLinear(_Quantized):
         group_size: int | None = None,
         mode: str = "affine",
     ) -> QuantizedSwitchLinear:
-        """weight: ``(num_experts, out_features, in_features)``, which is quantised. bias: ``(num_experts, out_features)``."""
+        """Returns a layer with these weights, quantised. weight: ``(num_experts, out_features, in_features)``. bias:
+        ``(num_experts, out_features)``."""
         if weight.dim() != 3:
             raise ValueError(
                 f"QuantizedSwitchLinear: weight must have 3 dimensions, but has sizes {list(weight.shape)}"
@@ -227,8 +230,8 @@ class QuantizedSwitchLinear(_Quantized):
         return cls._of(weight, tuple(weight.shape)[::-1], bits, group_size, mode, bias=bias)
 
     def forward(self, x: Tensor, indices: Tensor, sorted_indices: bool = False) -> Tensor:
-        """x: ``(..., M, in_features)``; indices: of experts, broadcast against the dimensions before M. Returns ``(..., M,
-        out_features)`` of the broadcast dimensions."""
+        """x: ``(..., M, in_features)``; indices: of experts, broadcast against the dimensions before M. Returns ``(...,
+        M, out_features)`` of the broadcast dimensions."""
         result = ops.gather_quantized_matmul(
             x,
             *self._weights,
@@ -251,18 +254,18 @@ def quantize_model(
     mode: str = "affine",
     filter_fn: Callable[[nn.Module, str], bool] | None = None,
 ) -> nn.Module:
-    """Puts quantised layers in the place of linear ones and embeddings, in the module itself, and returns it (its successor where
+    """Replaces linear layers and embeddings by quantised ones, in the module itself, and returns it (its replacement if
     it is such a layer).
 
-    filter_fn: called with each torch.nn.Linear and torch.nn.Embedding and its name; whether to replace it, with all that is in
-    it. By default all torch.nn.Linear, but none of classes that are derived from it, whose weights other modules may read.
-    Whatever stops it, an error of filter_fn too, leaves the module as it was; the layers that are replaced are in memory until
-    all of their successors are. ValueError for what cannot be quantised so.
+    filter_fn: called with each torch.nn.Linear and torch.nn.Embedding and its name; returns whether to replace it, with
+    all that is in it. By default all torch.nn.Linear, but none of derived classes, whose weights other modules may
+    read. Any exception, also one of filter_fn, leaves the module as it was; replaced layers stay in memory until all of
+    their replacements exist. Raises ValueError for layers that cannot be quantised so.
     """
     accepts = filter_fn or _is_linear
-    accepted: dict[nn.Module, bool] = {}  # layers may be in several places
+    accepted: dict[nn.Module, bool] = {}  # a layer may have several names
     places: dict[str, nn.Module] = {}
-    outer = None  # how the names begin that are in the last one, which come next
+    outer = None  # the prefix of the names inside the last accepted layer, which come next
     for fqn, layer in list(module.named_modules(remove_duplicate=False)):
         is_inside = outer is not None and fqn.startswith(outer)
         if is_inside or not isinstance(layer, (nn.Linear, nn.Embedding)):
@@ -290,7 +293,7 @@ def _quantized(
 
 
 def replace_modules(module: nn.Module, successors: Mapping[str, nn.Module]) -> None:
-    """Puts modules in the places of those of these names, or, where that is interrupted, leaves all as they were."""
+    """Replaces the modules of these names; if interrupted, leaves all as they were."""
     before = {fqn: module.get_submodule(fqn) for fqn in successors}
     try:
         for fqn, successor in successors.items():

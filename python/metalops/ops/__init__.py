@@ -11,7 +11,7 @@ from ._define.pointwise import declared
 
 __all__ = []
 for _module in pkgutil.iter_modules(__path__):
-    # A module's operators that are not pointwise are in its OPERATORS.
+    # A module's OPERATORS are its operators that are not pointwise.
     for _function in getattr(import_module(f".{_module.name}", __name__), "OPERATORS", ()):
         globals()[_function.__name__] = _function
         __all__.append(_function.__name__)

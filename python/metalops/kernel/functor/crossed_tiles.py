@@ -1,4 +1,5 @@
-"""The kernels of <metalops/crossed_tiles.h>: which elementwise launches are for them, and what they are given."""
+"""Launches of the kernels of <metalops/crossed_tiles.h>, tiled transposes for elementwise operators: which launches use
+them, and their arguments."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ ELEMENTS = 16  # of a thread
 _DIMENSIONS = 6
 
 _SIDES = (64, 32)
-_MOST_OPERANDS = 12  # whose layout still comes with a launch
-_FEWEST_THREADS = 2**14  # so that more than a few parts of a GPU have some
-_LEAST_SHARE = 0.5  # of a launch's places that have elements
+_MOST_OPERANDS = 12  # whose layout still fits in a launch
+_FEWEST_THREADS = 2**14  # fewer would leave most of a GPU idle
+_LEAST_SHARE = 0.5  # of a launch's positions that have elements
 _MOST_OFFSET = 2**32 - 1
 
 _OPERAND = struct.Struct(f"<{_DIMENSIONS}q2I")
@@ -24,9 +25,9 @@ Dimension = tuple[int, Sequence[int]]
 
 
 class Kernel(NamedTuple):
-    """What a kernel is for. side: of a tile. outputs: how many of the operands, the first ones, are written. crosses: of each
-    operand, whether neighbours lie along the rows. packs: how many elements of it are read or written at once; all outputs
-    are alike."""
+    """The parameters of a kernel. side: of a tile. outputs: how many of the operands, the first ones, are written.
+    crosses: for each operand, true if adjacent elements are contiguous along the rows. packs: for each operand, the
+    vector width of its loads or stores; it is the same for all outputs."""
 
     side: int
     outputs: int
@@ -44,7 +45,8 @@ class Tiles(NamedTuple):
 
 
 def rows_of(dimensions: Sequence[Dimension]) -> int:
-    """The dimension along which most operands lie that do not lie along the first, of those the longest; 0 for none.
+    """Returns the dimension along which most of those operands are contiguous that are not so along the first, of
+    several the longest; 0 for none.
 
     dimensions: the results' fastest first.
     """
@@ -59,10 +61,11 @@ def rows_of(dimensions: Sequence[Dimension]) -> int:
 def tiles(
     dimensions: Sequence[Dimension], outputs: int, element_bytes: int, is_aligned: bool
 ) -> Tiles | None:
-    """The launch for operands of which some lie across the others; None where other kernels are as good.
+    """Returns the launch for operands some of which are transposed relative to the others; None where other kernels are
+    as good.
 
-    outputs: how many of the operands, the first ones, are written. element_bytes: of the largest element. is_aligned: whether all
-    begin at multiples of 16 bytes.
+    outputs: how many of the operands, the first ones, are written. element_bytes: of the largest element. is_aligned:
+    true if all begin at multiples of 16 bytes.
     """
     operands = range(len(dimensions[0][1]))
     along_rows = rows_of(dimensions)
@@ -71,7 +74,7 @@ def tiles(
     columns, rows = dimensions[0], dimensions[along_rows]
     others = [d for i, d in enumerate(dimensions) if i not in (0, along_rows)]
     sides = [n for n in _SIDES if n * element_bytes <= 256]
-    # The largest, unless more of the places of smaller ones have elements.
+    # The largest, unless a larger share of the positions of smaller ones have elements.
     side = max(sides, key=lambda n: round(_share(columns[0], n) * _share(rows[0], n), 3))
     if _share(columns[0], side) * _share(rows[0], side) < _LEAST_SHARE:
         return None
@@ -114,6 +117,6 @@ def _share(size: int, side: int) -> float:
 
 
 def _lies_along(dimensions: Sequence[Dimension], operand: int) -> int:
-    """The dimension of an operand's smallest step; the first where it has the same value everywhere."""
+    """Returns the dimension of an operand's smallest stride; the first if all its strides are 0."""
     steps = [(strides[operand], d) for d, (_, strides) in enumerate(dimensions)]
     return min((s for s in steps if s[0] > 0), default=(0, 0))[1]

@@ -1,6 +1,5 @@
-"""Elementwise kernels on CUDA tensors: those that metal_text writes without torch's classes, one of four for the layout of
-the operands. Functors run by them, and operators of metalops.ops.
-"""
+"""Elementwise kernels on CUDA tensors: those that metal_text writes without torch's classes, one of four for the layout
+of the operands. Functors and operators of metalops.ops run through them."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ _MOST_THREADS = (
 )  # of a grid in one dimension: kernels count on to the next multiple of four
 _MOST_DIMENSIONS = 16
 _WARP = 32
-_LONG = 4 * _WARP  # a line of which a thread takes four elements
+_LONG = 4 * _WARP  # a row of which a thread takes four elements
 _KEPT = 1024
 _NUMBERS = {
     bool: struct.Struct("?").pack,
@@ -30,7 +29,7 @@ _NUMBERS = {
 
 
 class _Plan(NamedTuple):
-    """What a launch is for some layouts. layout: the last arguments."""
+    """The launch for one set of layouts. layout: the last arguments."""
 
     library: object
     kernel: str
@@ -42,8 +41,9 @@ class _Plan(NamedTuple):
 class Launcher:
     """Computes the results of an operator, or its gradients.
 
-    called: what errors call it. name: that of the kernels without their endings. source: their Metal text for inputs of a
-    Metal type, with crossed= that of a kernel of crossed_tiles.py alone. kinds: the types of the numbers. has_mask: whether the kernels take which results are wanted; all are.
+    called: its name in errors. name: that of the kernels without their endings. source: returns their Metal text for
+    inputs of a Metal type, with crossed= that of a kernel of crossed_tiles.py alone. kinds: the types of the scalars.
+    has_mask: true if the kernels take a mask of the wanted results; all are.
     """
 
     def __init__(
@@ -62,7 +62,8 @@ class Launcher:
         self._plans: dict[tuple, _Plan] = {}
 
     def __call__(self, outputs: list[Tensor], inputs: list[Tensor], scalars: list[complex]) -> None:
-        """outputs: all of one shape, dtype and layout. inputs: of one dtype; they broadcast to the outputs."""
+        """Launches the kernel. outputs: all of one shape, dtype and layout. inputs: of one dtype; they broadcast to the
+        outputs."""
         shape = outputs[0].shape
         inputs = [x if x.shape == shape else x.expand(shape) for x in inputs]
         tensors = [*outputs, *(x.resolve_conj().resolve_neg() for x in inputs)]
@@ -118,7 +119,7 @@ class Launcher:
             struct.pack(f"{len(steps)}q", *steps),
             struct.pack("I", len(sizes)),
         ]
-        # High groups use all of what the memory's lines have, also across.
+        # Tall groups use whole cache lines across rows, too.
         columns = _WARP if crossed_tiles.rows_of(dimensions) else None
         grid = sizes[0], math.prod(sizes[1:])
         return self._planned("fourstrided", element, layout, grid, columns)
@@ -131,7 +132,7 @@ class Launcher:
         grid: tuple[int, ...],
         columns: int | None = None,
     ) -> _Plan:
-        """columns: the most that a group has."""
+        """columns: the maximum of a group."""
         from ...cuda.function import USUAL_GROUP, group_within
 
         group = group_within((min(grid[0], columns or USUAL_GROUP), *grid[1:]), USUAL_GROUP)
@@ -146,8 +147,8 @@ class Launcher:
 
 
 def _dimensions(tensors: list[Tensor]) -> list[tuple[int, tuple[int, ...]]]:
-    """Sizes and the tensors' strides, in elements, the first tensor's smallest stride first, with those put together that
-    are one after the other in all tensors."""
+    """Returns sizes and the tensors' strides, in elements, the first tensor's smallest stride first. Dimensions that
+    are contiguous with each other in all tensors are merged."""
     shape = tensors[0].shape
     order = sorted(range(len(shape)), key=lambda d: (tensors[0].stride(d), -d))
     result: list[tuple[int, tuple[int, ...]]] = []

@@ -1,4 +1,4 @@
-"""What a functor is: its parts, checked as far as that is possible without compiling."""
+"""The definition of a functor: its parts, checked as far as that is possible without compiling."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLOAT_TYPES = ("float", "half", "bfloat")
 INTEGER_TYPES = ("long", "int", "short", "char", "uchar", "bool")
 COMPLEX_TYPES = ("float2", "half2")
 
-# What a kernel takes besides its operands and scalars: sizes, strides and number of dimensions.
+# Buffers of a kernel besides its operands and scalars: sizes, strides and number of dimensions.
 _LAYOUT_BUFFERS = 3
 
 _STRUCT = re.compile(r"\bstruct\s+([A-Za-z_][A-Za-z0-9_]*)")
@@ -46,10 +46,10 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Definition:
-    """The arguments of metalops.functor, complete and in one form.
+    """The arguments of metalops.functor, complete and normalised.
 
-    expressions: one for each result, or the text of a struct if is_struct. outputs: what the gradients call the
-    results. grad: one expression for each input, or None.
+    expressions: one for each result, or the text of a struct if is_struct. outputs: the names of the results in the
+    gradients. grad: one expression for each input, or None.
     """
 
     namespace: str
@@ -74,7 +74,7 @@ class Definition:
 
     @property
     def gradient_names(self) -> tuple[str, ...]:
-        """What the expressions of grad call the gradients of the results."""
+        """The names of the results' gradients in the expressions of grad."""
         return ("grad",) if len(self.outputs) == 1 else tuple(f"grad_{x}" for x in self.outputs)
 
     @property
@@ -89,14 +89,14 @@ class Definition:
 
     @property
     def schema(self) -> str:
-        """Of the functional overload."""
+        """The schema of the functional overload."""
         arguments = [f"Tensor {x}" for x in self.inputs]
         if self.parameters:
             arguments += ["*", *(p.schema for p in self.parameters)]
         return f"{self.qualified_name}({', '.join(arguments)}) -> {_returns(len(self.outputs))}"
 
     def backward_schema(self, needed: Sequence[str]) -> str:
-        """Of the operator that differentiates. needed: the inputs and parameters that it takes."""
+        """Returns the schema of the operator that differentiates. needed: the inputs and parameters that it takes."""
         arguments = [f"Tensor {x}" for x in (*self.gradient_names, *self.inputs)]
         arguments = [x for x in arguments if x.split()[1] in (*self.gradient_names, *needed)]
         arguments += [f"{p.kind.__name__} {p.name}" for p in self.parameters if p.name in needed]
@@ -215,7 +215,7 @@ def _strings(owner: str, role: str, value: object) -> tuple[str, ...]:
 
 
 def _check_struct(owner: str, base: str, text: str) -> bool:
-    """Whether the text is a functor rather than an expression."""
+    """Returns true if the text is a functor rather than an expression."""
     code = without_comments(text)
     structs = _STRUCT.findall(code)
     if not structs:
@@ -340,7 +340,7 @@ def _check_buffers(owner: str, d: Definition) -> None:
 
 
 def dtypes(definition: Definition) -> list[torch.dtype]:
-    """The dtypes that inputs may have."""
+    """Returns the dtypes that inputs may have."""
     from ..dtypes import METAL_TYPES
 
     return [dtype for dtype, metal in METAL_TYPES.items() if metal in definition.input_types]

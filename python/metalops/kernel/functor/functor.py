@@ -114,7 +114,7 @@ def functor(
 
 
 def _functor_of(definition: Definition) -> Functor:
-    """The functor of a definition, made unless there is one."""
+    """Returns the functor of a definition, which is made unless there is one."""
     name = definition.qualified_name
     with _lock:
         known = _functors.get(name)
@@ -193,7 +193,7 @@ class Functor:
         return self._direct(*args, **kwargs)
 
     def inplace(self, *args, **kwargs) -> Tensor:
-        """The same with the result in the first argument."""
+        """Computes the result in the first argument and returns it."""
         if self._inplace_op is None:
             raise NotImplementedError(
                 f"{self.definition.name}: functors with several results or with results of another dtype do not work "
@@ -204,7 +204,7 @@ class Functor:
         return self._direct_inplace(*args, **kwargs)
 
     def source(self, dtype: torch.dtype = torch.float32) -> str:
-        """The Metal source of the kernels for inputs of ``dtype``, without compiling it."""
+        """Returns the Metal source of the kernels for inputs of ``dtype``, without compiling it."""
         from ..dtypes import metal_type
 
         element = metal_type(self.definition.name, "dtype", dtype)
@@ -236,7 +236,7 @@ class Functor:
         owner = f"{self.definition.name} for {element}"
         return compile_library(owner, source, _C.ShaderLibrary)
 
-    # What the direct calls leave to Python: wrong arguments, and those that torch.ops knows what to do with.
+    # The direct calls fall back to these for wrong arguments, and for those that torch.ops handles.
 
     def _general(self, *args, **kwargs):
         self._check(self.__signature__, args, kwargs)
@@ -290,7 +290,8 @@ class Functor:
 
     @staticmethod
     def _tensors(args: tuple) -> tuple:
-        """The arguments with tensors in place of numbers, such that the result has the dtype that it has with them."""
+        """Returns the arguments with tensors in place of numbers, such that the result has the dtype that it has with
+        them."""
         if all(isinstance(x, Tensor) for x in args):
             return args
         dimensionless = [x.dtype for x in args if isinstance(x, Tensor) and x.dim() == 0]
@@ -298,7 +299,7 @@ class Functor:
 
 
 def _as_tensor(number: complex, dimensionless: list[torch.dtype]) -> Tensor:
-    """A tensor that stands for a number among tensors; dimensionless: the dtypes of those without dimensions."""
+    """Returns a tensor in place of a number among tensors; dimensionless: the dtypes of those without dimensions."""
     if not dimensionless:
         return torch.scalar_tensor(number, dtype=torch.tensor(number).dtype)
     dtype = functools.reduce(torch.promote_types, dimensionless)
@@ -318,7 +319,7 @@ def _arguments(schema: str) -> str:
 
 
 def _define(d: Definition, backward: str, formula: Callable | str) -> None:
-    """Makes the operators, where there are no compiled parts that do."""
+    """Defines the operators, if there are no compiled parts that do."""
     gradient = None
     if backward:
         name = f"{d.name}_backward"
@@ -399,7 +400,7 @@ def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _register_rules(d: Definition, backward: str) -> None:
-    """Fake kernels and vmap rules of all overloads."""
+    """Registers fake kernels and vmap rules of all overloads."""
     name, inputs = d.qualified_name, len(d.inputs)
     fake.register_pointwise(
         name,

@@ -1,10 +1,10 @@
 """The Metal text of a functor: for each dtype of its inputs one source with the forward and the backward kernels.
 
-Which kernels there are is decided here and in csrc/python/functor.cpp alike: those that torch's exec_unary_kernel,
-exec_binary_kernel and exec_ternary_kernel look for, registered with torch's own macros, where these serve the
-operator's numbers of inputs, results and scalars; else three of our own, launched by <metalops/elementwise_launch.h>. For
-CUDA tensors there are others, which take four elements at a time, and in sources of their own those for operands that lie
-across each other, launched by cuda_launch.py.
+The choice of kernels must agree with csrc/python/functor.cpp: those that torch's exec_unary_kernel, exec_binary_kernel
+and exec_ternary_kernel look for, registered with torch's own macros, where these support the operator's numbers of
+inputs, results and scalars; else three of metalops's own, launched by <metalops/elementwise_launch.h>. For CUDA tensors
+there are others, launched by cuda_launch.py, which take four elements at a time, and, in sources of their own, those
+for transposed operands.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .places import PLACES
 
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b[^\n]*", re.MULTILINE)
 _SCALAR_TYPES = {bool: "bool", int: "long", float: "float"}
-# Four neighbours, which a GPU loads and stores at once.
+# Four contiguous elements, which a GPU loads and stores at once.
 _FOUR = """template <typename T>
 struct alignas(sizeof(T) < 4 ? 4 * sizeof(T) : 16) metalops_four {
   T values[4];
@@ -39,8 +39,8 @@ class Operator:
     """One of the two operators, for one dtype of its inputs.
 
     element, compute, result: the Metal types of an input's elements, of the variables that the expressions see and of
-    the results. lines: the expressions, each between lines of its own that number it for the compiler. has_mask: whether
-    the last scalar says by its bits which results are wanted, as in <metalops/backward.h>.
+    the results. lines: the expressions, each between lines of its own that number it for the compiler. has_mask: true
+    if the bits of the last scalar say which results are wanted, as in <metalops/backward.h>.
     """
 
     name: str
@@ -60,13 +60,14 @@ class Operator:
 
 
 def needed_by_gradient(definition: Definition) -> frozenset[str]:
-    """The inputs and parameters that the expressions of the gradient depend on; with torch_grad, which takes them, all."""
+    """Returns the inputs and parameters that the expressions of the gradient depend on; with torch_grad, which takes
+    them, all."""
     everything = frozenset(definition.inputs) | {p.name for p in definition.parameters}
     if definition.torch_grad is not None:
         return everything
     names = mentioned(" ".join(definition.grad or ()))
     if names & set(definition.outputs):
-        # These are computed again.
+        # The results are recomputed.
         forward = (
             everything if definition.is_struct else mentioned(" ".join(definition.expressions))
         )
@@ -81,15 +82,14 @@ def source(
     crossed: crossed_tiles.Kernel | None = None,
     is_backward: bool = False,
 ) -> str:
-    """The Metal source for inputs whose elements are of the type `element`. It includes nothing but Metal's headers. for_mps:
-    with the kernels that torch's classes look for where there are such. crossed: one kernel alone, for CUDA tensors that lie
-    across each other; is_backward: that of the gradients.
-    """
+    """Returns the Metal source for inputs whose elements are of the type `element`. It includes nothing but Metal's
+    headers. for_mps: true to write the kernels that torch's classes look for, if there are any. crossed: one kernel
+    alone, for transposed CUDA tensors; is_backward: that of the gradients."""
     d = definition
     texts = [d.header, *d.expressions[: d.is_struct]]
     includes = [x.strip() for text in texts for x in _INCLUDE.findall(text)]
     if "c10" in mentioned(" ".join([d.header, *d.expressions, *(d.grad or ())])):
-        includes.append("#include <c10/metal/special_math.h>")  # too large to be there always
+        includes.append("#include <c10/metal/special_math.h>")  # too large to be included always
     if crossed:
         includes.append(_CROSSED)
     parts = [_prelude(tuple(includes))]
@@ -114,7 +114,7 @@ def source(
 def source_for_cuda(
     text: str, operator: Operator, crossed: crossed_tiles.Kernel | None = None
 ) -> str:
-    """The Metal source of an operator whose expressions call functions of a text. crossed: as for source."""
+    """Returns the Metal source of an operator whose expressions call functions of a text. crossed: as for source."""
     if crossed:
         text += flatten_text(_CROSSED, include_paths()) + "\n"
         return text + generated_text(operator.name, _crossed_operator(operator, crossed))
@@ -181,7 +181,7 @@ def _backward(d: Definition, element: str) -> Operator:
 
 
 def _numbered(name: str, label: str, texts: Sequence[str]) -> tuple[str, ...]:
-    """The expressions, each with the semicolon that ends it: an expression that is incomplete fails there."""
+    """Returns the expressions, each with the semicolon that ends it: an incomplete expression fails there."""
     labels = [label] if len(texts) == 1 else [f"{label}[{i}]" for i in range(len(texts))]
     return tuple(
         user_text(f"{name}.{one}", f"{text}\n;") + generated_text(name, "")
@@ -215,7 +215,7 @@ def _result_type(d: Definition, element: str) -> str:
 
 
 def _variables(o: Operator) -> str:
-    """Declares the inputs by the names that the expressions know."""
+    """Declares the inputs by the names that the expressions use."""
     return "".join(
         f"    const {o.compute} {name} = c10::metal::cast_to<{o.compute}>(metalops_in{i});\n"
         for i, name in enumerate(o.inputs)
@@ -239,7 +239,7 @@ def _torch_operator(o: Operator) -> str:
     if o.parameters:
         scalar = _SCALAR_TYPES[o.parameters[0].kind]
         return f"{functor}REGISTER_{arity}_ALPHA_OP({o.name}, {o.element}, {scalar}, {o.result});\n"
-    # Half precision is read in float where the operands' dtypes differ.
+    # Half precision is read in float if the operands' dtypes differ.
     opmath = "OPMATH_" if len(o.inputs) > 1 and o.compute != o.element else ""
     return f"{functor}REGISTER_{opmath}{arity}_OP({o.name}, {o.element}, {o.result});\n"
 
@@ -253,7 +253,7 @@ def _own_operator(o: Operator, for_mps: bool) -> str:
 
 
 def _values(o: Operator) -> str:
-    """The function that computes the results of one place."""
+    """Returns the function that computes the results of one position."""
     outputs = range(len(o.lines))
     inputs = range(len(o.inputs))
     arguments = [f"const {o.element} metalops_in{i}" for i in inputs]
@@ -268,7 +268,7 @@ def _values(o: Operator) -> str:
 
 
 def _crossed_operator(o: Operator, kernel: crossed_tiles.Kernel) -> str:
-    """A kernel of <metalops/crossed_tiles.h>. It writes all gradients, wanted or not."""
+    """Returns a kernel of <metalops/crossed_tiles.h>. It writes all gradients, wanted or not."""
     outputs, operands = range(len(o.lines)), len(o.lines) + len(o.inputs)
     inputs = range(len(o.lines), operands)
     side, own = kernel.side, kernel.packs[0]
@@ -291,7 +291,7 @@ def _crossed_operator(o: Operator, kernel: crossed_tiles.Kernel) -> str:
         f"threadgroup {o.element} metalops_memory[{side * (side + 1)}];",
         f"const auto metalops_place = ::metalops::crossed_place<{side}>(metalops_group, metalops_thread, metalops_layout);",
     ]
-    # All that is read is on its way before the first is waited for.
+    # All loads are issued before the first is waited for.
     for n in inputs:
         load = call("load", o.element, kernel.packs[n], str(kernel.crosses[n]).lower())
         lines.append(

@@ -1,8 +1,8 @@
-"""How elementwise kernels find their elements, as parts of their Metal text. What surrounds these is metal_text's subject.
+"""Element addressing of elementwise kernels, as parts of their Metal text. The text around these is in metal_text.
 
-Of each of PLACES a function takes the types of a result and of an input, and the numbers of the results and of the inputs among
-the operands, and gives what stands before the values are computed, where inputs are read, where results are written, and
-what stands behind.
+Each function of PLACES takes the types of a result and of an input, and the numbers of the results and of the inputs
+among the operands. It returns the text before the values are computed, the loads of inputs, the stores of results, and
+the text after them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Places = Callable[[str, str, range, range], tuple[list[str], list[str], list[str
 
 
 def _one(place: str, before: Sequence[str] = (), is_in_bytes: bool = False) -> Places:
-    """An element for each thread. place: its index, or offset, in operand {n}."""
+    """Addresses one element per thread. place: its index, or offset, in operand {n}."""
 
     def places(result: str, element: str, outputs: range, inputs: range):
         lines = [*before]
@@ -31,7 +31,7 @@ def _one(place: str, before: Sequence[str] = (), is_in_bytes: bool = False) -> P
 
 
 def _four(place: str) -> Places:
-    """Four neighbours for each thread, which are read and written at once. place: their index."""
+    """Addresses four contiguous elements per thread, a vector load or store. place: their index."""
 
     def places(result: str, element: str, outputs: range, inputs: range):
         index = [place.format(n=n) for n in (*outputs, *inputs)]
@@ -54,8 +54,9 @@ def _four(place: str) -> Places:
 
 
 def _four_apart(result: str, element: str, outputs: range, inputs: range):
-    """Four elements for each thread, apart along the dimension `along`, so that all are on their way at once. The sizes, of that
-    dimension a quarter, are followed by `along`, by how far apart the elements are and by where the dimension ends."""
+    """Addresses four elements per thread, a stride apart along the dimension `along`, so that all loads are in flight
+    at once. The sizes, of that dimension a quarter, are followed by `along`, by the distance of the elements and by the
+    end of the dimension."""
     operands = (*outputs, *inputs)
     before = [
         "const uint metalops_along = uint(metalops_sizes[metalops_ndim]);",

@@ -1,8 +1,8 @@
 """A functor's gradient in differentiable operators of torch, read from its Metal expressions.
 
-Derivatives of the gradient, of whatever order and in either mode, are torch's own of this formula. It knows arithmetic,
-comparisons, conditions, the mathematical functions of Metal that torch has too, and functions of the header that consist
-of one expression. Expressions with anything else are Unreadable: what is not understood must not be guessed.
+Derivatives of the gradient, of whatever order and in either mode, are torch's own of this formula. The reader supports
+arithmetic, comparisons, conditions, Metal's mathematical functions that torch has too, and functions of the header that
+consist of one expression. Expressions with anything else are Unreadable, rather than guessed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from ..identifiers import mentioned
 from .definition import Definition
 
-# A Python int or bool, or a tensor: of bools, or of floats, which literals and parameters are too.
+# A Python int or bool, or a tensor: of bools, or of floats, as literals and parameters are.
 Value = Tensor | int
 Expression = Callable[[dict[str, Value]], Value]
 
@@ -53,7 +53,7 @@ _CONSTANTS = {
     "NAN": float("nan"),
 }
 
-# Of floats; Metal's in the namespace metal, torch's headers' in c10::metal.
+# Functions of floats; Metal's in the namespace metal, torch's headers' in c10::metal.
 _FUNCTIONS: dict[str, tuple[int, Callable[..., Tensor]]] = {
     **{name: (1, getattr(torch, name)) for name in (
         "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "exp", "exp2", "floor",
@@ -65,7 +65,7 @@ _FUNCTIONS: dict[str, tuple[int, Callable[..., Tensor]]] = {
     "float": (1, lambda x: x),
     "fract": (1, lambda x: x - torch.floor(x)),
     "rint": (1, torch.round),
-    # Away from zero in the middle of two integers; torch's goes to the even one.
+    # Half-way cases round away from zero; torch's round to even.
     "round": (1, lambda x: torch.trunc(x + torch.copysign(torch.full_like(x, 0.5), x))),
     "saturate": (1, lambda x: torch.clamp(x, 0, 1)),
     "atan2": (2, torch.atan2),
@@ -97,13 +97,13 @@ _PRECEDENCE = [("||",), ("&&",), ("==", "!="), ("<", ">", "<=", ">="), ("+", "-"
 
 
 class Unreadable(Exception):
-    """The text has no counterpart in torch that is known here; the message says what has none."""
+    """The text has no counterpart in torch that is known here; the message says which part."""
 
 
 def formula(definition: Definition, needed: frozenset[str]) -> Callable | str:
-    """The gradients of the inputs as a function of the tensors and of the numbers that the backward operator takes, each in
-    one list; or, if there is no such function, why. needed: the inputs and parameters that the operator takes.
-    """
+    """Returns the gradients of the inputs as a function of the tensors and of the numbers that the backward operator
+    takes, each in one list; or, if there is no such function, the reason. needed: the inputs and parameters that the
+    operator takes."""
     if definition.torch_grad is not None:
         return functools.partial(_given, definition)
     try:
@@ -144,12 +144,12 @@ class _Formula:
         self._gradients = [_Parser(text, names, functions).whole() for text in d.grad]
 
     def __call__(self, tensors: Sequence[Tensor], numbers: Sequence[float]) -> list[Tensor]:
-        tensors = torch.broadcast_tensors(*tensors)  # results are of the whole shape
+        tensors = torch.broadcast_tensors(*tensors)  # results have the whole shape
         scope: dict[str, Value] = dict(zip(self._tensors, tensors, strict=True))
         for parameter, number in zip(self._parameters, numbers, strict=False):
             is_float = parameter.kind is float
             scope[parameter.name] = _constant(number, tensors[0]) if is_float else number
-        scope[""] = tensors[0]  # what constants are made like
+        scope[""] = tensors[0]  # constants get its device
         scope.update([(output, _float(value(scope), scope)) for output, value in self._outputs])
         return [_float(value(scope), scope).expand_as(tensors[0]) for value in self._gradients]
 
@@ -165,7 +165,7 @@ def _float(value: Value, scope: dict[str, Value]) -> Tensor:
 
 
 def _number(value: Value) -> Value:
-    """What takes part in arithmetic: bools are integers there."""
+    """Returns the value as an operand of arithmetic, in which bools are integers."""
     if isinstance(value, Tensor):
         return value.float() if value.dtype == torch.bool else value
     return int(value)
@@ -185,9 +185,8 @@ def _divide(a: Value, b: Value) -> Value:
 
 
 def _where(condition: Expression, yes: Expression, no: Expression) -> Expression:
-    """Each arm is computed from inputs that it may see: elsewhere they are 1, so that what an arm makes of elements that are
-    not its own (log(0), 1 / 0) reaches no derivative.
-    """
+    """Returns a conditional expression. Each arm is computed from inputs that are 1 where the other arm is chosen, so
+    that its values there (log(0), 1 / 0) reach no derivative."""
 
     def value(scope):
         chosen = _condition(condition(scope))
@@ -232,7 +231,7 @@ def _not(operand: Expression) -> Expression:
 
 
 class _Parser:
-    """Metal text to a function of the variables' values."""
+    """Parses Metal text into a function of the variables' values."""
 
     def __init__(self, text: str, names: set[str], functions: dict[str, tuple[int, Callable]]):
         self._names = names
@@ -259,7 +258,7 @@ class _Parser:
         return self._tokens[self._at - 1]
 
     def _has(self, *signs: str) -> str:
-        """The next token, taken, if it is one of these."""
+        """Returns and consumes the next token if it is one of these, else returns ""."""
         text = self._tokens[self._at][1]
         if text not in signs:
             return ""
@@ -335,7 +334,8 @@ class _Parser:
 
 
 def _header_functions(header: str) -> dict[str, tuple[int, Callable]]:
-    """The functions of the header, which hide Metal's: those of one expression, and for the others what is not callable."""
+    """Returns the functions of the header, which hide Metal's: those of one expression are callable, the others are
+    not."""
     text = rest = _COMMENT.sub(" ", header)
     functions: dict[str, tuple[int, Callable]] = {}
     for match in _FUNCTION.finditer(text):

@@ -1,4 +1,4 @@
-"""What a metal_kernel is called with: checked, and brought into one form."""
+"""Checks and normalises the arguments of a metal_kernel call."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_arguments(
     threadgroup: object,
     template: object,
 ) -> CallArguments:
-    """The arguments in one form. TypeError or ValueError that says which one is wrong."""
+    """Returns the normalised arguments. Raises TypeError or ValueError that says which one is wrong."""
     owner = definition.owner
     shapes = _listed(owner, "output_shapes", output_shapes, definition.outputs)
     dtypes = _listed(owner, "output_dtypes", output_dtypes, definition.outputs)
@@ -62,7 +62,7 @@ _ATOMIC = frozenset({torch.int32, torch.uint32, torch.float32, torch.uint64, tor
 
 
 def check_init_value(definition: Definition, value: object) -> None:
-    """Raises TypeError if the outputs cannot begin as ``value``."""
+    """Raises TypeError if the outputs cannot be initialised with ``value``."""
     if not isinstance(value, Scalar | None):
         raise TypeError(f"{definition.owner}: init_value must be a number, but got {value!r}")
 
@@ -75,7 +75,7 @@ def check_counts(
     grid: object,
     threadgroup: object,
 ) -> None:
-    """Raises TypeError for what is no list, ValueError for lists of a wrong length."""
+    """Raises TypeError unless the arguments are lists, ValueError for lists of a wrong length."""
     _listed(definition.owner, "inputs", inputs, definition.inputs)
     _listed(definition.owner, "output_shapes", output_shapes, definition.outputs)
     _listed(definition.owner, "output_dtypes", output_dtypes, definition.outputs)
@@ -84,7 +84,8 @@ def check_counts(
 
 
 def describe(definition: Definition, inputs: Sequence) -> tuple[Input, ...]:
-    """What the generated text depends on. Raises TypeError, ValueError or RuntimeError for what cannot be bound."""
+    """Returns the properties of the inputs that the generated text depends on. Raises TypeError, ValueError or
+    RuntimeError for inputs that cannot be bound."""
     inputs = _listed(definition.owner, "inputs", inputs, definition.inputs)
     return tuple(
         _describe(definition, name, value)
@@ -98,7 +99,8 @@ def check_buffers(
     inputs: tuple[Input, ...],
     output_shapes: Sequence[tuple[int, ...]],
 ) -> list[tuple[int, str]]:
-    """The metadata parameters (signature.metadata). ValueError if there are more buffers than Metal has."""
+    """Returns the metadata parameters (signature.metadata). Raises ValueError if there are more buffers than Metal has.
+    """
     ranks = [described.rank for described in inputs] + [len(shape) for shape in output_shapes]
     extra = metadata(definition, words, ranks)
     count = len(inputs) + len(definition.outputs) + len(extra)
@@ -111,7 +113,7 @@ def check_buffers(
 
 
 def scalar_dtype(owner: str, name: str, value: Scalar) -> torch.dtype:
-    """The dtype of a Python scalar among the inputs: that of MLX, where the values of an int decide."""
+    """Returns the dtype of a Python scalar among the inputs: as in MLX, where the value of an int decides."""
     if isinstance(value, bool):
         return torch.bool
     if isinstance(value, int):

@@ -14,9 +14,10 @@ from .signature import Definition
 def differentiable(
     definition: Definition, backward: Callable | None, run: Callable, inputs: list[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """The outputs of run(), which runs the kernel on the inputs, with the gradient that backward computes.
+    """Adds the gradient that backward computes to the outputs of run(), which runs the kernel on the inputs.
 
-    What it writes in place becomes part of the graph, too. Raises RuntimeError if that is a leaf that requires grad.
+    Tensors that it writes in place become part of the graph, too. Raises RuntimeError if that is a leaf that requires
+    grad.
     """
     for name, tensor in zip(definition.inputs, inputs, strict=True):
         if name in definition.inouts and tensor.requires_grad and tensor.is_leaf:
@@ -31,7 +32,7 @@ def differentiable(
 
 
 class _Node(Recorded):
-    """Its outputs are the kernel's outputs, then the tensors written in place."""
+    """The graph node, whose outputs are the kernel's outputs, then the tensors written in place."""
 
     @staticmethod
     def forward(ctx, results: tuple, definition: Definition, backward: Callable | None, *inputs):

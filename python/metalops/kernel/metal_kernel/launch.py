@@ -1,4 +1,4 @@
-"""One way to run a metal_kernel: everything that calls with the same shapes and arguments share."""
+"""A prepared launch of a metal_kernel, shared by all calls with the same shapes and arguments."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .signature import TENSOR, Definition, generate
 class Launch:
     """A prepared call on a device.
 
-    kernel: runs on the inputs, outputs and metadata; None where there is nothing to do. text: its Metal source. converted: the inputs that
-    cannot be bound as they are.
+    kernel: runs on the inputs, outputs and metadata; None if there is nothing to do. text: its Metal source. converted:
+    the inputs that cannot be bound as they are.
     """
 
     __slots__ = ("_converted", "_empty", "_full", "_kernel", "_metadata", "text")
@@ -64,7 +64,7 @@ class Launch:
 def generated_source(
     definition: Definition, words: frozenset[str], inputs: Sequence, arguments: CallArguments
 ) -> str:
-    """The Metal text that a call runs. words: the names that the kernel's source mentions."""
+    """Returns the Metal text that a call runs. words: the names that the kernel's source mentions."""
     return _Call(definition, words, inputs, arguments).text
 
 
@@ -75,7 +75,7 @@ def prepare(
     arguments: CallArguments,
     device: torch.device,
 ) -> Launch:
-    """Compiles the kernel for such inputs. words: the names that its source mentions. device: where the inputs are.
+    """Compiles the kernel for such inputs. words: the names that its source mentions. device: of the inputs.
 
     Raises TypeError, ValueError or RuntimeError for inputs that cannot be bound, SyntaxError for Metal that does not
     compile, ValueError for a threadgroup that is too large.
@@ -97,7 +97,7 @@ class _Call:
     """A call's inputs as its text describes them. metadata: the parameters after the outputs (signature.metadata)."""
 
     def __init__(self, definition, words, inputs, arguments: CallArguments):
-        # A template parameter of such a name is what the body means.
+        # A template parameter of such a name takes precedence in the body.
         words = words.difference(name for name, _ in arguments.template)
         self.definition = definition
         self.inputs = inputs
@@ -110,7 +110,7 @@ class _Call:
 
 
 def _kernel(call: _Call, device: torch.device) -> Callable | None:
-    """The compiled kernel with its grid; None if it would do nothing."""
+    """Returns the compiled kernel with its grid; None if it would do nothing."""
     definition, arguments = call.definition, call.arguments
     written = [math.prod(shape) for shape in arguments.output_shapes]
     written += [
@@ -139,13 +139,13 @@ def _kernel(call: _Call, device: torch.device) -> Callable | None:
         or group[0] != min(grid[0], most)
     ):
         # Without these a kernel on mps takes as many threads as the first tensor has elements, in groups as large as
-        # can be, and calling it costs half as much.
+        # possible, and calling it costs half as much.
         options.update(threads=grid[0], group_size=group[0])
     return partial(kernel, **options) if options else kernel
 
 
 def _elements(inputs, arguments) -> int:
-    """How many elements the first tensor that the kernel is called with has."""
+    """Returns the number of elements of the kernel's first tensor argument."""
     for value in inputs:
         if isinstance(value, torch.Tensor):
             return value.numel()
@@ -167,7 +167,7 @@ def _bindable(value: torch.Tensor | complex) -> torch.Tensor | list[float]:
 def _placed(
     call: _Call, position: int, is_converted: bool
 ) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
-    """The name, shape and strides of what is bound for an input, or for an output after them."""
+    """Returns the name, shape and strides of what is bound for an input, or for an output after them."""
     inputs = call.definition.inputs
     if position < len(inputs):
         value = call.inputs[position]
@@ -185,10 +185,10 @@ def _metadata_value(
     strides: tuple[int, ...],
     ending: str,
 ) -> int | list[int]:
-    """As a kernel of torch.mps.compile_shader takes it. shape, strides: of the tensor that is bound.
+    """Returns a metadata value as a kernel of torch.mps.compile_shader takes it. shape, strides: of the bound tensor.
 
-    An int becomes 64 bits there. Apple's and the host's processors have the low bits first, so that Metal code that asks
-    for an int, or a bool, finds it; calls with casts instead cost a third more.
+    An int becomes 64 bits there. Apple's and the host's processors are little-endian, so that Metal code that asks for
+    an int, or a bool, finds it; calls with casts instead cost a third more.
     """
     if ending == TENSOR:
         layout = [*reversed(shape), *reversed(strides)]

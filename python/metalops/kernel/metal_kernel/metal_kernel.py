@@ -144,7 +144,7 @@ def metal_kernel(
 
 
 class MetalKernel:
-    """What metal_kernel returns: call it with tensors."""
+    """The result of metal_kernel: call it with tensors."""
 
     def __init__(self, definition: Definition, backward: Callable | None):
         self._definition = definition
@@ -279,10 +279,10 @@ class MetalKernel:
         return generated_source(self._definition, self._program.words, inputs, arguments)
 
     def _find(self, inputs, output_shapes, output_dtypes, grid, threadgroup, template, device):
-        """What tells two launches apart, the launch that was prepared for it, if there is one, and whether autograd
+        """Returns the key of a launch, the launch that was prepared for it, if there is one, and true if autograd
         records the call.
 
-        _THROUGH_DISPATCHER for calls that the dispatcher must see, and for wrong ones.
+        Returns _THROUGH_DISPATCHER for calls that the dispatcher must see, and for wrong ones.
         """
         if is_watched():
             return _THROUGH_DISPATCHER
@@ -311,7 +311,7 @@ class MetalKernel:
                     return _THROUGH_DISPATCHER
             for position in self._inouts:
                 x = inputs[position]
-                # Writes in place about which autograd and the dispatcher know more.
+                # In-place writes that autograd and the dispatcher have to track.
                 if x.is_inference() or graph or (grad and is_view(x)):
                     return _THROUGH_DISPATCHER
             key = (
@@ -330,7 +330,7 @@ class MetalKernel:
     def _call_operator(
         self, inputs, output_shapes, output_dtypes, grid, threadgroup, template, init_value, device
     ) -> list[Tensor]:
-        """The call through the dispatcher. torch.compile traces this."""
+        """Calls through the dispatcher. torch.compile traces this."""
         place = None if inputs else place_of((), device)
         encoded = encode(output_shapes, output_dtypes, grid, threadgroup, template or (), place)
         tensors = self._tensors(inputs, device)
@@ -339,7 +339,7 @@ class MetalKernel:
     def _tensors(
         self, inputs: Sequence[Tensor | Scalar], device: torch.device | None
     ) -> list[Tensor]:
-        """The inputs, scalars among them as tensors without dimensions."""
+        """Returns the inputs, scalars among them as tensors without dimensions."""
         place = place_of(inputs, device)
         return [
             value

@@ -14,9 +14,9 @@ _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in METAL_TYPES}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 # The end of an operator's schema, after the inputs. Few arguments, since each costs the dispatcher a microsecond: all
-# integers (grid, threadgroup, values of the template, sizes of the outputs), which may be symbolic, and what tells them
-# apart, such as "float32:2,int64:1;T=float16,N=constant_int" for outputs of two and one dimensions and two names in the
-# template. Of operators without inputs the device follows: ";cuda:0".
+# integers (grid, threadgroup, values of the template, sizes of the outputs), which may be symbolic, and a description
+# of their meaning, such as "float32:2,int64:1;T=float16,N=constant_int" for outputs of two and one dimensions and two
+# names in the template. For operators without inputs the device follows: ";cuda:0".
 SCHEMA = "SymInt[] integers, str layout, Scalar? init_value"
 
 
@@ -28,7 +28,7 @@ def encode(
     template: Sequence[tuple[str, bool | int | torch.dtype]],
     device: torch.device | None = None,
 ) -> tuple[list[int], str]:
-    """The operator's arguments as SCHEMA has them, without init_value. device: None where the inputs have one."""
+    """Returns the operator's arguments as in SCHEMA, without init_value. device: None if the inputs have one."""
     values = [_integer(value) for _, value in template]
     sizes = [size for shape in output_shapes for size in shape]
     outputs = [
@@ -42,7 +42,7 @@ def encode(
 
 
 def decode(definition: Definition, integers: Sequence[int], layout: str) -> CallArguments:
-    """The counterpart of encode. Checks the arguments: only now are symbolic sizes numbers."""
+    """Decodes encode's result. Checks the arguments: only now are symbolic sizes numbers."""
     kinds = _kinds(layout)
     outputs = decode_outputs(integers, layout)
     return check_arguments(
@@ -59,7 +59,7 @@ def decode(definition: Definition, integers: Sequence[int], layout: str) -> Call
 
 
 def decode_outputs(integers: Sequence[int], layout: str) -> list[tuple[list[int], torch.dtype]]:
-    """The shapes, which may be symbolic, and dtypes of the outputs."""
+    """Returns the shapes, which may be symbolic, and dtypes of the outputs."""
     at = 6 + len(_kinds(layout))
     outputs = []
     for output in filter(None, layout.split(";")[0].split(",")):
@@ -70,7 +70,7 @@ def decode_outputs(integers: Sequence[int], layout: str) -> list[tuple[list[int]
 
 
 def decode_device(layout: str) -> torch.device:
-    """Where an operator without inputs runs."""
+    """Returns the device of an operator without inputs."""
     _, _, *device = layout.split(";")
     return torch.device(device[0] if device else "mps")
 
@@ -88,7 +88,7 @@ def _kind(value: bool | int | torch.dtype) -> str:
 def _integer(value: bool | int | torch.dtype) -> int:
     if isinstance(value, torch.dtype):
         return 0
-    # The dispatcher takes no bool beside symbolic integers.
+    # The dispatcher accepts no bool beside symbolic integers.
     return int(value) if isinstance(value, bool) else value
 
 

@@ -28,7 +28,7 @@ from .signature import Definition
 
 NAMESPACE = "metal_kernel"
 
-# Launches that are kept for each kernel; calls of ever new shapes must not fill the memory.
+# Launches that are kept for each kernel; calls with ever new shapes must not fill the memory.
 _KEPT = 1024
 
 _library = Library(NAMESPACE, "FRAGMENT")
@@ -37,10 +37,10 @@ _guard = _locks.lock()
 
 
 def program_of(definition: Definition, backward: Callable | None) -> Program:
-    """The one program of this definition and gradient in the process, for each Metal version."""
+    """Returns the one program of this definition and gradient in the process, for each Metal version."""
     from ...msl.source import (
         languages,
-    )  # takes longer to import than what is imported with metalops
+    )  # takes longer to import than the modules that metalops imports
 
     language = languages.current()
     with _guard:
@@ -54,11 +54,11 @@ def program_of(definition: Definition, backward: Callable | None) -> Program:
 
 
 class Program:
-    """What all metal_kernels of one definition share.
+    """The state that all metal_kernels of one definition share.
 
-    operator: torch.ops.metal_kernel.NAME_DIGEST.default, with one Tensor argument for each input (Tensor(a!) for
-    those written in place), then the call's arguments as operator_arguments has them. Its name depends on the
-    definition alone, so that an exported program finds it in another process.
+    operator: torch.ops.metal_kernel.NAME_DIGEST.default, with one Tensor argument for each input (Tensor(a!) for those
+    written in place), then the call's arguments as in operator_arguments. Its name depends on the definition alone, so
+    that an exported program finds it in another process.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Program:
     def launch(
         self, key: tuple, inputs: Sequence, arguments: CallArguments, device: torch.device
     ) -> Launch:
-        """The launch kept for the key, which is whatever tells two launches apart."""
+        """Returns the launch of a key, preparing it if needed."""
         launch = self.launches.get(key)
         if launch is None:
             launch = prepare(self.definition, self.words, inputs, arguments, device)
@@ -88,7 +88,7 @@ class Program:
         return launch
 
     def _forget(self, text: str) -> None:
-        """Lets go of the kernels of a library."""
+        """Drops the launches of a library's kernels."""
         for key in [key for key, launch in list(self.launches.items()) if launch.text == text]:
             self.launches.pop(key, None)
 
@@ -164,14 +164,14 @@ def _place(inputs: Sequence[torch.Tensor], layout: str) -> torch.device:
 
 
 def outputs_of(results: torch.Tensor | tuple[torch.Tensor, ...] | None) -> list[torch.Tensor]:
-    """The outputs from what an operator returns."""
+    """Returns the outputs as a list, from an operator's results."""
     if results is None:
         return []
     return [results] if isinstance(results, torch.Tensor) else list(results)
 
 
 def _results(outputs: Sequence[torch.Tensor]):
-    """Outputs as the schema has them: nothing, one tensor or a tuple."""
+    """Returns outputs as the schema has them: nothing, one tensor or a tuple."""
     if len(outputs) == 1:
         return outputs[0]
     return tuple(outputs) or None

@@ -14,20 +14,20 @@ from ..compile import generated_text, user_text
 from ..dtypes import METAL_TYPES
 from ..identifiers import mentioned
 
-# What a kernel can ask about an input of at least one dimension, by the ending of the name.
+# Metadata that a kernel can use of an input of at least one dimension, by the ending of the name.
 METADATA = {
     "shape": "const constant int*",
     "strides": "const constant int64_t*",
     "ndim": "const constant int&",
 }
-# What it can ask about outputs too: a tensor of Metal 4, made of the extents and strides that are passed.
+# Metadata of outputs, too: a tensor of Metal 4, made of the extents and strides that are passed.
 TENSOR = "tensor"
 _TENSOR_PARAMETER = "const constant int64_t*"
 
-# Inputs with fewer elements lie in the constant address space.
+# Inputs with fewer elements are in the constant address space.
 SMALL = 8
 
-# The files of helpers, in the order in which they build on each other, with the names that call for them.
+# The files of helpers, in the order in which they build on each other, with the names that require them.
 _HELPERS = {
     "complex.metal": {"complex64_t"},
     "indexing.metal": {
@@ -46,16 +46,16 @@ _HELPERS = {
 _ALIASES = {"bfloat16_t": "bfloat", "float16_t": "half"}
 
 
-# torch.mps.compile_shader has no option for the math mode, which a pragma chooses from Metal 3.2 on; below, safe, torch's
-# default, then holds for all, which the other two modes allow. The macro that goes with the fast mode promises that there
-# are no infinities and NaN, which the relaxed mode honours: it is that of the kernel's mode, not of the environment's.
+# torch.mps.compile_shader has no option for the math mode, which a pragma chooses from Metal 3.2 on; before, torch's
+# default, safe, holds for all, which the other two modes allow. The macro of the fast mode promises that there are no
+# infinities and NaN, which the relaxed mode honours: it follows the kernel's mode, not the environment's.
 _FAST_MATH = "#ifndef __FAST_MATH__\n#define __FAST_MATH__ 1\n#endif\n"
 _NO_FAST_MATH = "#undef __FAST_MATH__\n"
 
 
 @dataclass(frozen=True)
 class Definition:
-    """What a metal_kernel is made of; ``inputs`` are read, ``inouts`` read and written, both in the call's order."""
+    """The definition of a metal_kernel; ``inputs`` are read, ``inouts`` read and written, both in the call's order."""
 
     name: str
     inputs: tuple[str, ...]
@@ -69,7 +69,7 @@ class Definition:
 
     @property
     def owner(self) -> str:
-        """How errors call the kernel."""
+        """The kernel's name in errors."""
         return f"metal_kernel {self.name!r}"
 
     @property
@@ -80,7 +80,8 @@ class Definition:
 
 @dataclass(frozen=True)
 class Input:
-    """What the text depends on: small: fewer elements than SMALL; rank: the number of dimensions."""
+    """The properties of an input that the text depends on. small: fewer elements than SMALL; rank: the number of
+    dimensions."""
 
     dtype: torch.dtype
     small: bool
@@ -88,14 +89,15 @@ class Input:
 
 
 def element_type(dtype: torch.dtype) -> str:
-    """The type of a tensor's elements; complex numbers have complex arithmetic, as in MLX."""
+    """Returns the type of a tensor's elements; complex numbers have complex arithmetic, as in MLX."""
     return "complex64_t" if dtype == torch.complex64 else METAL_TYPES[dtype]
 
 
 def metadata(
     definition: Definition, words: frozenset[str], ranks: Sequence[int]
 ) -> list[tuple[int, str]]:
-    """The pairs (position, ending) that become parameters. ranks: of the inputs, then the outputs, as positions count."""
+    """Returns the pairs (position, ending) that become parameters. ranks: of the inputs, then the outputs, as positions
+    count."""
     names = [*definition.inputs, *definition.outputs]
     found = []
     for position, (name, rank) in enumerate(zip(names, ranks, strict=True)):
@@ -118,8 +120,8 @@ def generate(
     outputs: Sequence[tuple[torch.dtype, int]],
     template: tuple[tuple[str, bool | int | torch.dtype], ...],
 ) -> str:
-    """The whole text of a kernel. Buffers: inputs, outputs, metadata. words: the names that its source mentions. outputs:
-    their dtypes and numbers of dimensions."""
+    """Returns the whole text of a kernel. Buffers: inputs, outputs, metadata. words: the names that its source
+    mentions. outputs: their dtypes and numbers of dimensions."""
     ranks = [described.rank for described in inputs] + [rank for _, rank in outputs]
     asked = metadata(definition, words, ranks)
     tensors = [position for position, ending in asked if ending == TENSOR]
@@ -175,7 +177,7 @@ def _input_parameter(definition: Definition, name: str, described: Input, has_te
     element = element_type(described.dtype)
     if name in definition.inouts:
         return f"device {element}* {name}"
-    # Products of tiles take no constant tensors.
+    # Tile GEMM takes no constant tensors.
     space = "constant" if described.small and not has_tensor else "device"
     return f"const {space} {element}{'*' if described.rank else '&'} {name}"
 
@@ -185,11 +187,11 @@ def _layout(name: str) -> str:
 
 
 def _tensor(name: str, dtype: torch.dtype, rank: int) -> str:
-    """The declaration of a tensor of Metal 4, whose dimensions count from the innermost."""
+    """Returns the declaration of a tensor of Metal 4, whose dimensions are listed innermost first."""
     element = f"device {element_type(dtype)}"
     numbers = [f"int({_layout(name)}[{i}])" for i in range(2 * rank)]
     extents = f"metal::dextents<int, {rank}>"
-    # Not of constant elements, which products of tiles may not take.
+    # Its elements are not const, which tile GEMM may not accept.
     return (
         f"\nconst metal::tensor<{element}, {extents}, metal::tensor_inline> {name}_{TENSOR}(({element}*){name}, "
         f"{extents}({', '.join(numbers[:rank])}), metal::array<int, {rank}>({{{', '.join(numbers[rank:])}}}));"
@@ -207,7 +209,7 @@ def _template_value(value: bool | int | torch.dtype) -> str:
         return "true" if value else "false"
     if isinstance(value, torch.dtype):
         return element_type(value)
-    # -2147483648 is the negation of a number that is no int.
+    # -2147483648 is the negation of a literal that is no int.
     return str(value) if value > -(2**31) else "-2147483647 - 1"
 
 

@@ -1,4 +1,4 @@
-"""What the annotations of a Python function say about the operator it defines."""
+"""Reads the signature of an operator from the annotations of the Python function that defines it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ INT32 = range(-(2**31), 2**31)
 
 @dataclass(frozen=True)
 class Signature:
-    """kinds: torch.Tensor, int, float or bool of each parameter. container: torch.Tensor for a function that returns one
-    tensor, list or tuple for one that returns several.
-    """
+    """The signature of torch_defn. kinds: torch.Tensor, int, float or bool of each parameter. container: torch.Tensor
+    for a function that returns one tensor, list or tuple for one that returns several."""
 
     kinds: tuple[type, ...]
     container: type
@@ -35,7 +34,8 @@ class Signature:
 def read_signature(
     owner: str, function: Callable, input_names: Sequence[str], result_names: Sequence[str]
 ) -> Signature:
-    """The signature of torch_defn. TypeError for annotations that a kernel has no use for, ValueError for wrong counts."""
+    """Returns the signature of torch_defn. Raises TypeError for annotations that a kernel does not support, ValueError
+    for wrong counts."""
     if not callable(function):
         raise TypeError(f"{owner}: torch_defn must be a function, but got {function!r}")
     try:
@@ -95,7 +95,8 @@ def _described(annotation: object) -> str:
 
 
 def scalar(owner: str, name: str, kind: type, value: object) -> int | float | bool:
-    """``value`` as the int, float or bool that ``kind`` asks for. TypeError for others, ValueError beyond int32."""
+    """Returns ``value`` as the int, float or bool that ``kind`` asks for. Raises TypeError for others, ValueError
+    beyond int32."""
     if kind is float and isinstance(value, Real):
         return float(value)
     if kind is bool and isinstance(value, bool):

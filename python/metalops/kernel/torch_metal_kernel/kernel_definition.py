@@ -1,4 +1,4 @@
-"""What the TorchMetalKernels of one name share: their code, their operator, and what was compiled for it."""
+"""The state that the TorchMetalKernels of one name share: their code, their operator, and compiled kernels."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from .torch_operator import TorchOperator
 
 _SYMBOLS = frozenset({torch.SymInt, torch.SymFloat, torch.SymBool})
 _NUMBERS = frozenset({int, float, bool})
-# Booleans and integers may decide about shapes, which a plan has compared with the reference's. Asking the reference takes
-# as long as hundreds of calls, so large integers, such as seeds, pass for one: what they say about shapes is only checked
-# once for the same result_shapes.
+# Booleans and integers may decide about shapes, which a plan has compared with the reference's. Asking the reference
+# takes as long as hundreds of calls, so all large integers, such as seeds, share one key: their effect on shapes is
+# checked only once for the same result_shapes.
 _DISTINCT = range(-64, 65)
 _UINT32 = range(2**32)
-# For how many combinations of shapes and dtypes a kernel remembers what to do.
+# The number of combinations of shapes and dtypes for which a kernel keeps plans.
 _PLANS = 4096
 
 _is_grad_enabled = torch.is_grad_enabled
 
 
 class _Plan(NamedTuple):
-    """What a call with given layouts and dtypes does on the device."""
+    """The prepared launch of a call with given layouts and dtypes."""
 
-    kernel: Callable | None  # None where there is nothing to compute
-    like: list[torch.Tensor]  # for each result one of its shape and dtype
-    strided: list[int]  # the inputs that must be made contiguous
-    extents: list[list[int]]  # one list, or none where the kernel has them as constants
+    kernel: Callable | None  # None if there is nothing to compute
+    like: list[torch.Tensor]  # for each result a tensor of its shape and dtype
+    strided: list[int]  # inputs that must be made contiguous
+    extents: list[list[int]]  # one list, or none if the kernel has them as constants
     grid: tuple[int, int, int]
     group: tuple[int, int, int]
 
@@ -55,7 +55,7 @@ class _Plan(NamedTuple):
 
 
 class Definition:
-    """A kernel of some code. set_functions makes it complete."""
+    """A kernel of some code. set_functions completes it."""
 
     def __init__(self, code: MetalCode, signature: Signature):
         self.code = code
@@ -77,11 +77,11 @@ class Definition:
 
     @property
     def is_replaceable(self) -> bool:
-        """Whether all that came of the code so far are errors of the compiler."""
+        """True if the code has so far only led to errors of the compiler."""
         return self._did_not_compile and not self._has_compiled
 
     def call(self, inputs, grid, group, shapes) -> list[torch.Tensor]:
-        """The results, outside torch.compile. Raises what TorchMetalKernel.__call__ does."""
+        """Returns the results, outside torch.compile. Raises what TorchMetalKernel.__call__ does."""
         if is_watched_or_traced():
             return self.trace(inputs, grid, group, shapes)
         with_gradients = _is_grad_enabled()
@@ -99,7 +99,7 @@ class Definition:
         return self.compute(inputs, grid, group, shapes)
 
     def compute(self, inputs, grid, group, shapes, device=None) -> list[torch.Tensor]:
-        """The results for real tensors. device: for a reference without tensors among its inputs."""
+        """Returns the results for real tensors. device: for a reference without tensors among its inputs."""
         try:
             key = self._key(inputs, grid, group, shapes, device)
             plan = self._plans.get(key)
@@ -120,7 +120,8 @@ class Definition:
         return self._run_reference(inputs, grid, group, shapes, device)
 
     def _key(self, inputs, grid, group, shapes, device) -> tuple | None:
-        """What a plan depends on. None for tensors where no kernel runs, or that are not what their memory says."""
+        """Returns the key of a plan. None for tensors on devices without kernels, and for tensors whose values differ
+        from their memory (conjugate or negative views)."""
         facts = []
         for value in inputs:
             kind = type(value)
@@ -145,9 +146,8 @@ class Definition:
         )
 
     def _checked_inputs(self, inputs) -> list[object]:
-        """The inputs as the kernel takes them. TypeError or ValueError for values of wrong types, also of several under
-        one name for them, RuntimeError for tensors of several devices.
-        """
+        """Returns the inputs as the kernel takes them. Raises TypeError or ValueError for values of wrong types, also
+        of several types under one name in template_dtypes, RuntimeError for tensors of several devices."""
         checked = []
         devices = set()
         for value, kind, name in zip(inputs, self._kinds, self.code.input_names, strict=True):
@@ -182,7 +182,7 @@ class Definition:
         )
 
     def trace(self, inputs, grid, group, shapes) -> list[torch.Tensor]:
-        """The results by way of the operator, for torch.compile, other tracing, modes and autograd."""
+        """Returns the results by way of the operator, for torch.compile, other tracing, modes and autograd."""
         self._check_counts(inputs, grid, group, shapes)
         if not torch.compiler.is_compiling():
             inputs = [
@@ -198,7 +198,7 @@ class Definition:
         return self.operator(inputs, list(grid), list(group), shapes, device)
 
     def fake(self, inputs, grid, group, shapes, device) -> list[torch.Tensor]:
-        """The results for fake tensors: their shapes and dtypes, on the inputs' device."""
+        """Returns the results for fake tensors: their shapes and dtypes, on the inputs' device."""
         self._check_counts(inputs, grid, group, shapes)
         self._check_templates(inputs)
         results = self._reference.infer(inputs, device)
@@ -210,7 +210,7 @@ class Definition:
         ]
 
     def text(self, inputs, grid, group, shapes) -> str:
-        """The Metal source for a call."""
+        """Returns the Metal source for a call."""
         self._check_counts(inputs, grid, group, shapes)
         inputs = self._checked_inputs(inputs)
         results = self._reference.infer(inputs)
@@ -250,7 +250,8 @@ class Definition:
         return results
 
     def _plan(self, inputs, grid, group, shapes, device) -> _Plan | None:
-        """None if there are no tensors among the inputs and the reference makes its results where no kernel runs."""
+        """Prepares a launch. Returns None if there are no tensors among the inputs and the reference creates its
+        results on a device without kernels."""
         inferred = self._reference.infer(inputs, device)
         place = place_of(inputs, inferred[0].device)
         if place.type not in DEVICES:
@@ -282,7 +283,7 @@ class Definition:
         return _Plan(kernel, like, strided, extents, grid, group)
 
     def _text_for(self, inputs, results) -> tuple[str, list[list[int]]]:
-        """The Metal source, and the sizes of all tensors if the kernel takes them."""
+        """Returns the Metal source, and the sizes of all tensors if the kernel takes them."""
         tensors = [*(value for value in inputs if isinstance(value, torch.Tensor)), *results]
         # A list argument is never empty.
         extents = [size for tensor in tensors for size in reversed(tensor.shape)] or [0]
@@ -314,7 +315,7 @@ class Definition:
             return kernel
 
     def _forget(self, text: str) -> None:
-        """Lets go of the kernels of a text's libraries, and of what is planned with them."""
+        """Drops the kernels of a text's libraries, and the plans that use them."""
         forgotten = [self._kernels.pop((device, text), None) for device in DEVICES]
         if any(forgotten):
             self._plans = {
@@ -324,7 +325,7 @@ class Definition:
     def _check_shapes(self, results, shapes) -> None:
         for name, result, shape in zip(self.code.result_names, results, shapes, strict=True):
             sizes = (*result.shape, *shape)
-            # Sizes that are not known yet are compared when the kernel runs.
+            # Symbolic sizes are compared when the kernel runs.
             if all(isinstance(size, int) for size in sizes) and tuple(shape) != result.shape:
                 raise ValueError(
                     f"{self.code.owner}: torch_defn gives {name!r} the shape {list(result.shape)}, "
@@ -360,7 +361,7 @@ def _default_device() -> torch.device:
 
 
 def _is_symbolic(kind: type) -> bool:
-    """Whether values of this type stand for what is known later, or are tensors with ways of their own."""
+    """Returns true if values of this type are symbolic, or tensors of a subclass with its own dispatch."""
     return kind in _SYMBOLS or hasattr(kind, "__torch_function__")
 
 
@@ -371,9 +372,9 @@ _registry_lock = _locks.lock()
 def define(
     code: MetalCode, signature: Signature, torch_defn: Callable, backward: Callable | None
 ) -> Definition:
-    """The kernel of this code, the one that exists under its name or a new one.
+    """Returns the kernel of this code, the one that exists under its name or a new one.
 
-    ValueError if another exists that has compiled or was not used yet.
+    Raises ValueError if another exists that has compiled or was not used yet.
     """
     with _registry_lock:
         existing = _definitions.get(code.name)

@@ -1,4 +1,4 @@
-"""The Metal side of a TorchMetalKernel: what the user wrote, checked, and the text that becomes of it."""
+"""The Metal side of a TorchMetalKernel: checks the user's code and generates the kernel's text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .metal_parameter import MetalParameter
 from .subscripts import as_calls
 from .tensor_view import TENSOR_VIEW
 
-# Of what type a scalar arrives, and what it is in the kernel's body.
+# The type in which a scalar is passed, and its type in the kernel's body.
 _SCALARS = {int: ("long", "int"), float: ("float", "float"), bool: ("long", "bool")}
 _TENSOR_HEADERS = re.compile(
     r"(?m)^[ \t]*#[ \t]*(?:include|import)[ \t]*<(?:metal_tensor|MetalPerformancePrimitives/\w+\.h)>"
@@ -43,29 +43,28 @@ class MetalCode(NamedTuple):
 
     @property
     def owner(self) -> str:
-        """What errors are about."""
+        """The subject of errors."""
         return f"TorchMetalKernel {self.name!r}"
 
     @property
     def function(self) -> str:
-        """The name of the kernel function: not that of a function which `src` calls."""
+        """The name of the kernel function, which must differ from a function that `src` calls."""
         return f"metalops_{self.name}"
 
     @property
     def has_room_for_extents(self) -> bool:
-        """Whether a buffer is left for the tensors' sizes, which are constants in the text otherwise."""
+        """True if a buffer is left for the tensors' sizes, which are constants in the text otherwise."""
         return len(self.input_names) + len(self.result_names) < MAX_BUFFERS
 
     def text(
         self, inputs: Sequence[Operand], results: Sequence[Operand], extents: Sequence[int] | None
     ) -> str:
-        """The Metal source for inputs and results of these types. extents: those of all tensors, or None if they are a
-        buffer of the kernel.
-        """
+        """Returns the Metal source for inputs and results of these types. extents: those of all tensors, or None if
+        they are a buffer of the kernel."""
         names = (*self.input_names, *self.result_names)
         operands = (*inputs, *results)
         parameters, locals_ = [], []
-        first = 0  # of this tensor's extents
+        first = 0  # offset of this tensor's extents
         for index, (name, operand) in enumerate(zip(names, operands, strict=True)):
             if operand.rank is None:
                 arrives_as, is_a = _SCALARS[operand.dtype]
@@ -105,7 +104,7 @@ class MetalCode(NamedTuple):
 
     @property
     def _takes_tensors(self) -> bool:
-        """Whether tensors are those of Metal 4: where the helpers include its header."""
+        """True if tensors are those of Metal 4: if the helpers include its header."""
         return _TENSOR_HEADERS.search(self.helper_src or "") is not None
 
     def _uses_as_tensor(self, name: str) -> bool:
@@ -119,8 +118,7 @@ class MetalCode(NamedTuple):
 
     def check_templates(self, types: Sequence[torch.dtype | type]) -> None:
         """Raises ValueError if a name in template_dtypes stands for two types. types: of each input, int, float or bool
-        for a scalar.
-        """
+        for a scalar."""
         given = dict(zip(self.input_names, types, strict=True))
         first: dict[str, str] = {}
         for name, placeholder in self.template_dtypes:
@@ -149,7 +147,8 @@ def _tensor(name: str, element: str, rank: int, first: int) -> str:
 
 
 def _in_metal(kind: torch.dtype | type) -> str:
-    """The Metal type of such elements or scalars; of dtypes that Metal lacks, which references may take, their name."""
+    """Returns the Metal type of such elements or scalars; for dtypes that Metal lacks, which references may take, their
+    name."""
     return _SCALARS[kind][1] if kind in _SCALARS else METAL_TYPES.get(kind, str(kind))
 
 
@@ -166,7 +165,7 @@ def checked_code(
     helper_src: str | None,
     template_dtypes: Mapping[str, str] | None,
 ) -> MetalCode:
-    """The constructor's arguments if they are right, else TypeError or ValueError."""
+    """Returns the constructor's arguments, checked. Raises TypeError or ValueError."""
     if isinstance(name, str) and not name.strip():
         raise ValueError(f"TorchMetalKernel: name must not be empty, but got {name!r}")
     check_identifier("TorchMetalKernel", "name", name)

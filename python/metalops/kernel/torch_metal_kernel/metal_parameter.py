@@ -1,4 +1,4 @@
-"""MetalParameter: a thread attribute under a name of one's own."""
+"""MetalParameter: a thread attribute under a name of the user's choice."""
 
 from __future__ import annotations
 

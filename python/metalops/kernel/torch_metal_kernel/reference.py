@@ -1,4 +1,4 @@
-"""A kernel's reference in torch operators: what it computes, and the shapes and dtypes of what it computes."""
+"""A kernel's reference in torch operators: computes its results, and their shapes and dtypes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ..._torch.internals import FakeTensorMode, detect_fake_mode, is_alias_of
 
 @dataclass(frozen=True)
 class Reference:
-    """owner: what errors are about. function: torch_defn. result_names: what it returns, in order.
+    """owner: the subject of errors. function: torch_defn. result_names: the names of its results, in order.
 
-    device: where the function makes tensors unless it says so itself; None: on the CPU.
+    device: where the function creates tensors unless it says so itself; None: on the CPU.
     """
 
     owner: str
@@ -25,7 +25,7 @@ class Reference:
     def __call__(
         self, inputs: Sequence[object], device: torch.device | None = None
     ) -> list[torch.Tensor]:
-        """The results, as contiguous tensors with memory of their own."""
+        """Returns the results, as contiguous tensors with memory of their own."""
         results: list[torch.Tensor] = []
         used = [value for value in inputs if isinstance(value, torch.Tensor)]
         with device or nullcontext():
@@ -41,10 +41,11 @@ class Reference:
     def infer(
         self, inputs: Sequence[object], device: torch.device | None = None
     ) -> list[torch.Tensor]:
-        """Fake tensors with the shapes and dtypes of the results.
+        """Returns fake tensors with the shapes and dtypes of the results.
 
-        The reference runs on fake tensors of the CPU: one that was written there may make tensors without saying
-        where, or compute in float64. So only without tensors among the inputs do the results' devices mean anything.
+        The reference runs on fake tensors of the CPU: one that was written for the CPU may create tensors without
+        naming a device, or compute in float64. So the results' devices are meaningful only without tensors among the
+        inputs.
         """
         ambient = detect_fake_mode(inputs)
         mode = FakeTensorMode(

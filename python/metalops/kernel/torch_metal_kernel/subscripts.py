@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-# What a scan steps over: comments, literals, and template arguments, whose commas separate no indices.
+# Text that a scan skips: comments, literals, and template arguments, whose commas separate no indices.
 _SKIPPED = re.compile(
     r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|(?<=\w)<[\w\s:,*&<>]*>(?=\s*(?:[({]|::))""",
     re.DOTALL,
@@ -17,15 +17,15 @@ _NO_OPERANDS = frozenset({"auto", "return"})
 
 
 def as_calls(text: str) -> str:
-    """Metal code with every subscript of several indices, ``a[i, j]``, written as a call, ``a(i, j)``.
+    """Returns Metal code with every subscript of several indices, ``a[i, j]``, written as a call, ``a(i, j)``.
 
-    Each character is replaced by one, so that compile errors keep their columns. Subscripts of one index, attributes
-    and what stands in comments and literals stay as they are. Code whose brackets do not match is left to the compiler.
+    Each character is replaced by one, so that compile errors keep their columns. Subscripts of one index, attributes,
+    comments and literals stay as they are. Code whose brackets do not match is left to the compiler.
     """
     result = list(text)
-    # Of each open bracket: the character, its place, whether it is a subscript, whether commas separate its content.
+    # Each open bracket: the character, its position, true if it is a subscript, true if commas separate its content.
     stack: list[list] = []
-    before = ""  # the word or character before the current place
+    before = ""  # the word or character before the current position
     position = 0
     while position < len(text):
         skipped = _SPACE.match(text, position) or _SKIPPED.match(text, position)

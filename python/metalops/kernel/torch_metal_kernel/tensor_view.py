@@ -1,4 +1,4 @@
-"""A tensor as Metal code of TorchMetalKernel sees it: elements by index and extents, innermost dimension first."""
+"""The tensor type of Metal code in a TorchMetalKernel: elements by index and extents, innermost dimension first."""
 
 from __future__ import annotations
 

@@ -176,16 +176,16 @@ class TorchMetalKernel:
         threads_per_thread_group: tuple[int, int, int] = (1, 1, 1),
         result_shapes: Sequence[Sequence[int]],
     ) -> str:
-        """The Metal text that a call with these arguments runs. Neither compiles nor runs it."""
+        """Returns the Metal text that a call with these arguments runs. Neither compiles nor runs it."""
         return self._definition.text(
             inputs, threads_per_grid, threads_per_thread_group, result_shapes
         )
 
     def to_coreai(self):
-        """Core AI's kernel of the same arguments, for TorchConverter.register_custom_kernels.
+        """Returns Core AI's kernel of the same arguments, for TorchConverter.register_custom_kernels.
 
         From then on torch.export records calls of this kernel as calls of that one, which the converter knows. Needs
-        Apple's package coreai_torch: ImportError without it.
+        Apple's package coreai_torch: raises ImportError without it.
         """
         if self._core_ai is None:
             try:

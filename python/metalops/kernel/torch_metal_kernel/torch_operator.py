@@ -20,11 +20,11 @@ _LAUNCH = ("threads_per_grid", "threads_per_thread_group")
 
 
 class TorchOperator:
-    """metalops_torch_kernel::NAME, taking the inputs, the two thread counts, a shape for each result, and without tensors
-    among the inputs the default device.
+    """The operator metalops_torch_kernel::NAME, which takes the inputs, the two thread counts, a shape for each result,
+    and without tensors among the inputs the default device.
 
-    compute(inputs, grid, group, shapes, device) and infer, with the same arguments, return the list of results; the latter of
-    fake tensors. The attribute backward is None or as TorchMetalKernel takes it.
+    compute(inputs, grid, group, shapes, device) and infer, with the same arguments, return the list of results; the
+    latter of fake tensors. The attribute backward is None or as TorchMetalKernel takes it.
     """
 
     def __init__(self, code: MetalCode, signature: Signature, compute: Callable, infer: Callable):
@@ -32,7 +32,7 @@ class TorchOperator:
         self._owner = code.owner
         self._kinds = signature.kinds
         self._results = len(code.result_names)
-        # Prefixes keep the schema's own words out of the way: an input may be called `in`.
+        # Prefixes avoid clashes with the schema's own words: an input may be called `in`.
         arguments = [
             *(
                 f"{_SCHEMA_TYPES[kind]} input_{name}"
@@ -55,7 +55,7 @@ class TorchOperator:
         self.overload = getattr(getattr(torch.ops, NAMESPACE), name).default
 
     def remove(self) -> None:
-        """Takes the operator out of the dispatcher again."""
+        """Removes the operator from the dispatcher."""
         remove_library(self._library)
 
     def __call__(self, inputs, grid, group, shapes, device) -> list[torch.Tensor]:
@@ -92,13 +92,12 @@ class TorchOperator:
         return self._returned(results)
 
     def record(self, run: Callable, inputs) -> list[torch.Tensor]:
-        """The results of run(), which runs the kernel on the inputs, as part of the autograd graph."""
+        """Returns the results of run(), which runs the kernel on the inputs, as part of the autograd graph."""
         return list(_Node.record(run, self, *inputs))
 
     def refused_gradients(self, grad_outputs, described) -> list[torch.Tensor | None]:
-        """Instead of the gradient of each input an error, now or when the graph that is being traced runs. described: the
-        shapes and dtypes of tensors, None for scalars.
-        """
+        """Raises for the missing gradients, or returns placeholders that raise when the graph being traced runs.
+        described: the shapes and dtypes of tensors, None for scalars."""
         grad_output = next(gradient for gradient in grad_outputs if gradient is not None)
         return [
             None if tensor is None else no_backward(self._owner, grad_output, *tensor)
@@ -112,7 +111,7 @@ class TorchOperator:
         return results[0] if self._results == 1 else tuple(results)
 
     def checked_gradients(self, returned, inputs) -> list[torch.Tensor | None]:
-        """The gradient of each input, None for scalars, for which what backward returned may have no entries."""
+        """Returns the gradient of each input, None for scalars, which the result of backward may leave out."""
         gradients = [returned] if isinstance(returned, torch.Tensor) else list(returned)
         if len(gradients) == self._kinds.count(torch.Tensor):
             of_tensors = iter(gradients)

@@ -1,4 +1,5 @@
-"""Host side of kernels/attention/attention.metal on CUDA tensors, as csrc/ops/attention/attention.mm is on ``mps``."""
+"""FlashAttention on CUDA tensors: the host side of kernels/attention/attention.metal, the counterpart of
+csrc/ops/attention/attention.mm on ``mps``."""
 
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ from .attention_decode import is_in_packs, mask_kind, mask_strides
 from .kernel_file import MOST_THREADS, TYPES, KernelFile, has_tensors, header, number
 
 _KERNELS = KernelFile("attention", has_products=True)
-_LARGEST = 2**30  # sizes in 32 bits leave room for what kernels add to them
+_LARGEST = 2**30  # sizes in 32 bits leave room for the sums that kernels compute
 _THREADS = 128
-_FEATURES = (32, 64, 96, 128, 256)  # that kernels are compiled for
+_FEATURES = (32, 64, 96, 128, 256)  # head dimensions that kernels are compiled for
 _BACKWARD_FEATURES = (32, 64, 128, 256)
 
 
 class _Sizes:
-    """Of a call that is right."""
+    """The sizes of a valid call."""
 
     def __init__(self, call: Call):
         query, key = call.query, call.key
@@ -30,7 +31,7 @@ class _Sizes:
         if self.is_packed:
             self.batch = call.cu_seqlens_q.numel() - 1
             self.all_queries, self.all_keys = query.shape[0], key.shape[0]
-            # No sequence is longer than all of them, whatever is said.
+            # No sequence is longer than all of them together, whatever the arguments say.
             self.queries = min(max(call.max_seqlen_q, 0), self.all_queries)
             self.keys = min(max(call.max_seqlen_k, 0), self.all_keys)
         else:
@@ -46,7 +47,7 @@ def _tiles(length: int, tile: int) -> int:
 
 
 def takes(call: Call) -> bool:
-    """Whether the kernels have numbers for the sizes."""
+    """Returns true if the sizes fit the kernels' integers."""
     sizes = _Sizes(call)
     tile = header("attention").AttentionTile.kRows
     most = max(
@@ -58,7 +59,8 @@ def takes(call: Call) -> bool:
 
 
 def forward(call: Call, out: Tensor, lse: Tensor, k_scale: Tensor | None = None) -> None:
-    """out: in any order of dimensions. lse: without gaps. k_scale: one float32, by which keys are to be multiplied."""
+    """Runs FlashAttention forward. out: in any order of dimensions. lse: contiguous. k_scale: one float32, by which
+    keys are to be multiplied."""
     sizes = _Sizes(call)
     if _is_for_few_queries(call, sizes):
         options = decoding.Options(
@@ -77,7 +79,7 @@ def forward(call: Call, out: Tensor, lse: Tensor, k_scale: Tensor | None = None)
         return
     given, p = _inputs(call, sizes)
     if sizes.is_packed:
-        # Tokens of no sequence.
+        # Tokens that belong to no sequence.
         out.zero_()
         lse.fill_(-torch.inf)
     p.out = _strides(out)
@@ -114,8 +116,8 @@ def backward(
     lse: Tensor,
     gradients: Sequence[Tensor | None],
 ) -> None:
-    """gradients: of the first six arguments, as far as they are wanted; those of tokens in any order of dimensions, the others
-    without gaps."""
+    """Runs FlashAttention backward. gradients: of the first six arguments, as far as they are wanted; those of tokens
+    in any order of dimensions, the others contiguous."""
     sizes = _Sizes(call)
     given, p = _inputs(call, sizes)
     out, grad = _readable(out), _readable(grad_out.to(call.query.dtype))
@@ -133,7 +135,7 @@ def backward(
     )
     tokens = (given.query, given.key, given.value, grad, lse, statistics)
     places = (given.cu_queries, given.cu_keys, given.lengths, given.random)
-    # Those of tokens that no kernel comes to are zero.
+    # Gradients of tokens that no kernel visits are zero.
     has_others = sizes.is_packed or p.has_lengths or sizes.heads == 0
 
     def gradient(i: int) -> Tensor:
@@ -192,7 +194,7 @@ def backward(
 
 
 def _is_for_few_queries(call: Call, sizes: _Sizes) -> bool:
-    """Whether keys and values need to be brought from memory and little more."""
+    """Returns true for calls that are bound by loading keys and values (decoding)."""
     return (
         not sizes.is_packed
         and call.dropout_p == 0
@@ -206,11 +208,11 @@ def _compiled_for(features: int, compiled: Sequence[int]) -> int:
     return next(most for most in compiled if features <= most)
 
 
-# ---- what kernels take -----------------------------------------------------------------------------
+# ---- kernel arguments --------------------------------------------------------------------------------
 
 
 def _readable(x: Tensor) -> Tensor:
-    """As it is, or a copy: features have no gaps, and rows are near enough."""
+    """Returns the tensor, or a copy if its features are not contiguous or its row stride is out of range."""
     size, stride = x.shape[-2 if x.dim() == 4 else 0], x.stride(-2 if x.dim() == 4 else 0)
     is_near = size <= 1 or x.shape[-1] <= stride < 2**31
     return x if is_near and (x.shape[-1] <= 1 or x.stride(-1) == 1) else x.contiguous()
@@ -224,7 +226,7 @@ def _strides(x: Tensor):
 
 
 class _Inputs:
-    """Tensors as kernels read them; 0 for those that there are not."""
+    """Tensors as kernels read them; 0 for absent ones."""
 
     def __init__(self, call: Call):
         self.query, self.key, self.value = map(_readable, call[:3])
@@ -237,7 +239,7 @@ class _Inputs:
 
 
 def _inputs(call: Call, sizes: _Sizes):
-    """The tensors and the parameters, without what is told of results."""
+    """Returns the tensors and the parameters, without those of results."""
     types = header("attention")
     given = _Inputs(call)
     p = types.AttentionParameters(

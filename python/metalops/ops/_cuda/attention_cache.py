@@ -1,4 +1,5 @@
-"""Host side of kernels/attention/attention_cache.metal on CUDA tensors, as csrc/ops/attention/attention_cache.mm is on ``mps``."""
+"""KV cache on CUDA tensors: the host side of kernels/attention/attention_cache.metal, the counterpart of
+csrc/ops/attention/attention_cache.mm on ``mps``."""
 
 from __future__ import annotations
 
@@ -19,14 +20,15 @@ class Rotation(NamedTuple):
 
 
 def takes(tokens: Tensor, cache: Tensor) -> bool:
-    """Whether the kernels have numbers for the sizes."""
+    """Returns true if the sizes fit the kernels' integers."""
     return max(tokens.numel(), *cache.shape) <= min(MOST_THREADS, 2**31 - 1)
 
 
 def store_at_slots(
     cache: Tensor, tokens: Tensor, slots: Tensor, scale: Tensor | None, number_of: float
 ) -> None:
-    """tokens: (T, H, E). cache: (pages, page size, H, E). slots: (T,), int32 or int64. The tokens are divided by both scales."""
+    """Stores tokens at slots. tokens: (T, H, E). cache: (pages, page size, H, E). slots: (T,), int32 or int64. The
+    tokens are divided by both scales."""
     tokens = tokens.unsqueeze(1)
     places = header("attention_cache").CachePlaces.kSlots
     p = _parameters(tokens, cache, places)
@@ -42,7 +44,7 @@ def store_behind(
     table: Tensor | None,
     rotation: Rotation | None,
 ) -> None:
-    """tokens: (B, L, H, E), behind the tokens that their sequences have."""
+    """Appends tokens (B, L, H, E) to the tokens that their sequences have."""
     p = _parameters(tokens, cache, header("attention_cache").CachePlaces.kBehind)
     p.slots = cache.shape[1]
     if table is not None:
@@ -53,7 +55,7 @@ def store_behind(
 
 
 def rotate(result: Tensor, tokens: Tensor, lengths: Tensor, rotation: Rotation, advances: bool):
-    """result: as tokens, (B, L, H, E), without gaps."""
+    """Applies rotary embeddings. result: contiguous, shaped as tokens, (B, L, H, E)."""
     p = _parameters(tokens, result, header("attention_cache").CachePlaces.kOwn)
     p.advances = advances
     _store(result, tokens, p, lengths=lengths, rotation=rotation)
@@ -67,7 +69,7 @@ def gather(
     number_of: float,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The tokens of each sequence, (B, length, H, E), zeros behind them. lengths: int32."""
+    """Returns the tokens of each sequence, (B, length, H, E), padded with zeros. lengths: int32."""
     length = cache.shape[1] * (1 if table is None else table.shape[1])
     tokens = cache.new_empty([lengths.shape[0], length, *cache.shape[2:]], dtype=dtype)
     p = _parameters(tokens, cache, header("attention_cache").CachePlaces.kOwn)

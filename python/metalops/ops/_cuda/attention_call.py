@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# A softcap that makes all scores small enough is as good as a smaller one, of which kernels might make zero, which is none.
+# A softcap this large already makes all scores negligible, and kernels might flush a smaller one to zero, which means
+# none.
 LEAST_SOFTCAP = 1e-30
 
 
@@ -35,9 +36,9 @@ class Call(NamedTuple):
 
 
 def check_numbers(name: str, scale: float, softcap: float) -> None:
-    """Raises ValueError for those that are no numbers of float32, and for a softcap below zero."""
+    """Raises ValueError for numbers beyond float32, and for a softcap below zero."""
     most = torch.finfo(torch.float32).max
-    # What is known only when a compiled program runs is looked at there.
+    # Symbolic numbers are checked when the compiled program runs.
     if not isinstance(scale, torch.SymFloat) and not -most <= scale <= most:
         raise ValueError(f"{name}: scale must be a finite number of float32, but is {scale}")
     if not isinstance(softcap, torch.SymFloat) and not 0 <= softcap <= most:

@@ -1,4 +1,5 @@
-"""Host side of kernels/attention/attention_decode.metal on CUDA tensors, as csrc/ops/attention/attention_decode.mm is on ``mps``."""
+"""Attention decoding on CUDA tensors (split-KV, flash decoding): the host side of
+kernels/attention/attention_decode.metal, the counterpart of csrc/ops/attention/attention_decode.mm on ``mps``."""
 
 from __future__ import annotations
 
@@ -13,17 +14,17 @@ from .kernel_file import MOST_THREADS, TYPES, KernelFile, errors_of, header, mul
 _KERNELS = KernelFile("attention_decode")
 _THREADS = 128
 _LARGEST = 2**31 - 4097
-# The most rows (queries, times the heads that share a key) for which this is the way to go.
+# The most rows (queries, times the heads that share a key) for which this path is used.
 MOST_ROWS = 32
-# By the rows of a threadgroup, how many of these each multiprocessor has room for: more rows take more registers. The keys are
-# cut into as many parts as that takes, none of which is short.
+# By the rows of a threadgroup, the number of resident threadgroups of a multiprocessor (occupancy): more rows take more
+# registers. The keys are split into as many parts as that takes, none of which is short.
 _TASKS_AT_ONCE = {1: 4, 4: 2, 8: 2}
 _MOST_TASKS = 4096
 _SHORTEST_PART = 256
 
 
 class Options(NamedTuple):
-    """What is beside queries, keys and values: as csrc/ops/attention/attention_decode.h has it."""
+    """The arguments besides queries, keys and values: as in csrc/ops/attention/attention_decode.h."""
 
     attn_mask: Tensor | None = None
     sinks: Tensor | None = None
@@ -42,7 +43,7 @@ class Options(NamedTuple):
 
 
 def mask_kind(mask: Tensor) -> str:
-    """What the kernels call masks of its dtype."""
+    """Returns the kernels' name for masks of this dtype."""
     return {torch.bool: "kBool", torch.float32: "kFloat"}.get(mask.dtype, "kSame")
 
 
@@ -59,8 +60,8 @@ def with_features_together(x: Tensor) -> Tensor:
 def decode(
     query: Tensor, key: Tensor, value: Tensor, options: Options, out: Tensor, lse: Tensor
 ) -> None:
-    """Attention of query (B, Hq, L, E) over key (B, Hkv, S, E) and value (B, Hkv, S, Ev), or, with a block table,
-    (pages, Hkv, page size, E or Ev). out: (B, Hq, L, Ev), with features together. lse: (B, Hq, L)."""
+    """Runs attention of query (B, Hq, L, E) over key (B, Hkv, S, E) and value (B, Hkv, S, Ev), or, with a block table,
+    (pages, Hkv, page size, E or Ev). out: (B, Hq, L, Ev), with contiguous features. lse: (B, Hq, L)."""
     if lse.numel() == 0:
         return
     types = header("attention_decode")
@@ -78,7 +79,7 @@ def decode(
     row_blocks = -(-queries * group // rows)
     tasks = batch * heads * row_blocks
     enough = min(_TASKS_AT_ONCE[rows] * multiprocessors(query), _MOST_TASKS)
-    # Values without features have a log-sum-exp, which no kernel would put together.
+    # Values without features have an lse, which no kernel would combine.
     splits = min(max(enough // tasks, 1), max(1, keys // _SHORTEST_PART)) if features else 1
     is_power = page_size > 0 and page_size & (page_size - 1) == 0
 
@@ -154,36 +155,37 @@ def decode(
 
 
 def takes(query: Tensor, key: Tensor, value: Tensor, capacity: int) -> bool:
-    """Whether the kernels have numbers for the sizes. capacity: keys that there is room for."""
+    """Returns true if the sizes fit the kernels' integers. capacity: the maximum number of keys."""
     rows = query.shape[0] * query.shape[1] * query.shape[2]
     sizes = (*key.shape, *value.shape, capacity)
     return max(sizes) <= _LARGEST and (rows + _MOST_TASKS) * _THREADS <= MOST_THREADS
 
 
 def _rows(rows: int, are_codes: bool) -> int:
-    """That a threadgroup has."""
+    """Returns the rows of a threadgroup."""
     if are_codes:
         return 4
     return 1 if rows <= 1 else 4 if rows <= 4 else 8
 
 
 def _window(size: int) -> int:
-    """A number that stands for "all" is no larger than any place of a key."""
+    """Returns the window for the kernel: a number that stands for "all" becomes -1, since it must not exceed any key's
+    position."""
     return -1 if size > (2**31 - 1) // 2 else size
 
 
 def is_in_packs(x: Tensor, size: int) -> bool:
-    """Whether all rows are whole packs of so many bytes."""
+    """Returns true if all rows consist of aligned vectors of `size` bytes."""
     pack = size // x.element_size()
     between = [s for n, s in zip(x.shape[:-1], x.stride(), strict=False) if n > 1]
     return x.data_ptr() % size == 0 and all(n % pack == 0 for n in (x.shape[-1], *between))
 
 
-# ---- results of several calls ----------------------------------------------------------------------
+# ---- combining the results of several calls --------------------------------------------------------
 
 
 def merge(parts: list[Tensor], out: Tensor, lse: Tensor) -> None:
-    """parts: out_a, lse_a, out_b and lse_b. out, lse: without gaps."""
+    """Combines two partial results by their lse. parts: out_a, lse_a, out_b and lse_b. out, lse: contiguous."""
     parts = [x.contiguous() for x in parts]
     _KERNELS.grid(
         f"merge_attention_{TYPES[out.dtype]}", (out.shape[-1], lse.numel()), out, lse, *parts
@@ -191,7 +193,7 @@ def merge(parts: list[Tensor], out: Tensor, lse: Tensor) -> None:
 
 
 def merge_backward(grads: list[Tensor], parts: list[Tensor], gradients: list[Tensor]) -> None:
-    """grads: of the result and its log-sum-exp. gradients: of the parts, without gaps."""
+    """Computes the gradients of merge. grads: of the result and its lse. gradients: of the parts, contiguous."""
     rows, features = parts[1].numel(), parts[0].shape[-1]
     _KERNELS.simdgroups(
         f"merge_attention_backward_{TYPES[parts[0].dtype]}",

@@ -1,6 +1,7 @@
-"""Host side of kernels/quantized/quantized.metal, kernels/quantized/quantized_matmul.metal and kernels/quantized/gguf.metal on CUDA tensors, as
-csrc/ops/quantized/quantized.mm, quantized_matmul.mm and gguf.mm are on ``mps``. Many rows are multiplied by torch, with weights that our
-kernels decoded."""
+"""GEMM and GEMV with quantised weights on CUDA tensors: the host side of kernels/quantized/quantized.metal,
+kernels/quantized/quantized_matmul.metal and kernels/quantized/gguf.metal, the counterpart of
+csrc/ops/quantized/quantized.mm, quantized_matmul.mm and gguf.mm on ``mps``. Large batches use torch's GEMM on
+dequantised weights."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _TILES = KernelFile("quantized_matmul", has_products=True)
 _GGUF = KernelFile("gguf")
 
 FEW_ROWS = 8
-_WITH_ROWS = ("int4", "mxfp4", "nvfp4")  # formats that there are kernels of one row for
+_WITH_ROWS = ("int4", "mxfp4", "nvfp4")  # formats with a GEMV kernel
 _CODES = {
     "affine": ("kInteger", "kElement"),
     "mxfp4": ("kE2M1", "kE8M0"),
@@ -32,7 +33,7 @@ _CODES = {
 
 
 def takes(*tensors: Tensor | None) -> bool:
-    """Whether the kernels have numbers for the sizes."""
+    """Returns true if the sizes fit the kernels' integers."""
     return all(t is None or t.numel() < 2**31 - 64 for t in tensors)
 
 
@@ -65,7 +66,7 @@ def _aligned(x: Tensor, bytes: int) -> Tensor:
 
 
 class _Weights:
-    """As kernels read them."""
+    """Quantised weights as kernels read them."""
 
     def __init__(self, packed, scales, biases, global_scale, bits, group_size, mode):
         self.codes = _aligned(packed, 16)
@@ -75,7 +76,7 @@ class _Weights:
         lines, inner = packed.shape[-2], packed.shape[-1] // bits * 8
         self.layout = _layout(lines, inner, bits, group_size, mode)
         together = min(16, 4 * bits & -(4 * bits))
-        # Kernels count the bytes of eight lines in 32 bits.
+        # Kernels count the bytes of eight rows of W in 32 bits.
         self.layout.is_aligned = (
             self.layout.line_bytes % together == 0 and self.layout.line_bytes < 2**29
         )
@@ -128,9 +129,10 @@ def _takes_row(columns: int, inner: int) -> bool:
 
 
 def _launch_row(kernels: KernelFile, kernel: str, operands, p) -> None:
-    """A kernel of one row (kernels/quantized/gemv.h): a threadgroup has some lines, and a simdgroup for 1024 elements of each."""
+    """Launches a GEMV (kernels/quantized/gemv.h): a threadgroup computes several output features, with a simdgroup for
+    each 1024 elements of K."""
     simdgroups = -(-p.inner // 1024)
-    # As many simdgroups as there are at once on a GPU of 128 multiprocessors, or fewer.
+    # At most as many simdgroups as are resident on a GPU of 128 multiprocessors.
     most = min(16, 128 // simdgroups, p.columns, p.columns * simdgroups // 4096)
     lines = max(most // 2 * 2, 2)
     groups = -(-p.columns // lines)
@@ -213,7 +215,7 @@ def matmul(
 # ---- GGUF ----------------------------------------------------------------------------------------
 
 
-# Types that kernels know when they are compiled.
+# Types with kernels specialised at compile time.
 _WITH_PIECES = {
     gguf_formats.TYPES[name].number: name for name in ("Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 }

@@ -1,7 +1,7 @@
-"""How the functions of this package call their operators.
+"""Calls of operators by the functions of this package.
 
-``torch.ops`` handles arguments in Python and takes several times as long as dispatching a small operator does. So they
-call a C++ function instead, except where Dynamo traces them, which knows torch.ops only.
+``torch.ops`` handles arguments in Python and takes several times as long as dispatching a small operator does. So the
+functions call a C++ function instead, except under Dynamo, which can trace torch.ops only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def through_torch_ops(name: str, *args, out: Tensor | None = None) -> Tensor:
 
 
 def direct(name: str) -> Callable[..., Tensor]:
-    """A function that calls ``metalops::<name>``.
+    """Returns a function that calls ``metalops::<name>``.
 
     It takes the arguments by position and, unless the operator works in place, the ``out`` tensor or None after them.
     """

@@ -1,4 +1,4 @@
-"""Pointwise operators on tensors that are not on ``mps``: kernels in Python with what TensorIterator does for those in C++.
+"""Pointwise operators on tensors that are not on ``mps``: kernels in Python with TensorIterator's semantics.
 
 They broadcast, promote dtypes, take strided tensors and tensors without dimensions of the CPU, write to ``out=`` and in
 place, and raise what the operators of <metalops/pointwise.h> raise.
@@ -21,21 +21,22 @@ from ..._torch.internals import (
 )
 from . import fake
 
-# The names and defaults of an operator's arguments that are numbers.
+# The names and defaults of an operator's scalar arguments.
 Numbers = Sequence[tuple[str, complex | None]]
 
-# compute(outputs, inputs, scalars) writes the results. The outputs are of one shape, to which the inputs broadcast, and have
-# elements.
+# compute(outputs, inputs, scalars) writes the results. The outputs are of one shape, to which the inputs broadcast, and
+# are not empty.
 Compute = Callable[[list[Tensor], list[Tensor], list[complex]], None]
 
 
 @dataclass(frozen=True)
 class Operator:
-    """What there is to know of an operator.
+    """The properties of an operator.
 
-    name: without its namespace. operands: how many tensors it takes. numbers: its other arguments, with their defaults or
-    None. dtypes: that the operands may have. kind: see fake.pointwise_result. halving: whether it takes the halves of its
-    only operand. uniform: whether compute takes inputs of one dtype only. check: raises for wrong numbers.
+    name: without its namespace. operands: the number of tensors it takes. numbers: its other arguments, with their
+    defaults or None. dtypes: that the operands may have. kind: see fake.pointwise_result. halving: true if it takes the
+    halves of its only operand. uniform: true if compute takes only inputs of one dtype. check: raises for wrong
+    numbers.
     """
 
     name: str
@@ -73,7 +74,7 @@ class Operator:
         scalars: list[complex],
         resizes: bool = False,
     ) -> Sequence[Tensor]:
-        """The outputs; allocated unless outs are given. Numbers among the inputs promote as such."""
+        """Returns the outputs; allocated unless outs are given. Numbers among the inputs promote as scalars."""
         tensors = [x for x in inputs if isinstance(x, Tensor)]
         check_dtypes(self.name, tensors, self.dtypes)
         if self.check is not None:
@@ -95,7 +96,7 @@ class Operator:
         if len(tensors) < len(inputs):
             inputs = [torch.as_tensor(x, dtype=common, device=expected.device) for x in inputs]
         natural = self._natural(common)
-        # What is written may be read through another tensor, so it is computed beside it.
+        # A written tensor may alias an input, so results are computed in a temporary.
         computed = [
             x if outs is None and x.dtype == natural else torch.empty_like(expected, dtype=natural)
             for x in results
@@ -113,7 +114,7 @@ class Operator:
         )
 
     def _natural(self, common: torch.dtype) -> torch.dtype:
-        """The dtype in which compute delivers. common: what the inputs are promoted to."""
+        """Returns the dtype in which compute writes. common: the dtype that the inputs are promoted to."""
         if self.kind == "bool":
             return torch.bool
         return common.to_real() if self.kind == "real" and common.is_complex else common
@@ -121,9 +122,10 @@ class Operator:
 
 @dataclass(frozen=True)
 class Backward:
-    """An operator that autograd calls: of the gradients of the results and of operands, all of them read in one dtype.
+    """An operator that autograd calls: takes the gradients of the results and operands, all of them read in one dtype.
 
-    numbers: as an Operator has them. gradients: how many it returns. halving: whether the gradient of the halves of its last operand is that of one tensor.
+    numbers: as in an Operator. gradients: how many it returns. halving: true if the gradients of the halves of its last
+    operand form one tensor.
     """
 
     name: str
@@ -168,15 +170,15 @@ class Backward:
 def _split(
     args: Sequence, keywords: Mapping[str, complex], operands: int, numbers: Numbers
 ) -> tuple[list[Tensor | complex], list[complex]]:
-    """The operands, of which torch passes some as Python numbers, and the numbers, of which those that are the default need not
-    have been passed."""
+    """Returns the operands, some of which torch passes as Python numbers, and the numbers, of which defaulted ones need
+    not have been passed."""
     given = args[operands:]
     missing = numbers[len(given) :]
     return list(args[:operands]), [*given, *(keywords.get(name, x) for name, x in missing)]
 
 
 def promoted_dtype(inputs: Sequence[Tensor | complex], integers_to_float: bool) -> torch.dtype:
-    """The dtype that the inputs have in common; float32 where that would be an integer's that is made a float."""
+    """Returns the common dtype of the inputs; float32 instead of an integer dtype if integers become floats."""
     _, dtype = elementwise_dtypes(*inputs, type_promotion_kind=PromotionKind.DEFAULT)
     is_integer = not dtype.is_floating_point and not dtype.is_complex
     return torch.float32 if is_integer and integers_to_float else dtype
@@ -208,7 +210,8 @@ def check_dtypes(name: str, inputs: Sequence[Tensor], dtypes: Collection[torch.d
 
 
 def check_devices(**tensors: Tensor | None) -> None:
-    """Raises RuntimeError, in torch's words, for tensors that are not where the first is. They are named as arguments are."""
+    """Raises RuntimeError, in torch's words, for tensors on another device than the first. Keywords are the arguments'
+    names."""
     (first, like), *others = tensors.items()
     for name, x in others:
         if x is not None and x.device != like.device:
@@ -231,7 +234,8 @@ def check_broadcast(inputs: Sequence[Tensor]) -> None:
 
 
 def on_one_device(outs: Sequence[Tensor], inputs: list[Tensor | complex]) -> list[Tensor | complex]:
-    """The inputs, with those of the CPU that have no dimensions where the others are. RuntimeError for several devices."""
+    """Returns the inputs, with dimensionless CPU tensors moved to the others' device. Raises RuntimeError for several
+    devices."""
     placed = [x for x in (*outs, *inputs) if isinstance(x, Tensor) and not is_cpu_scalar_tensor(x)]
     if not placed:
         return inputs

@@ -29,10 +29,9 @@ from ..._torch.internals import (
 def pointwise_result(
     *inputs: Tensor | complex, integers_to_float: bool = True, kind: str = "promote"
 ) -> Tensor:
-    """An uninitialised tensor like the result of a pointwise operator on ``inputs``.
+    """Returns an uninitialised tensor like the result of a pointwise operator on ``inputs``.
 
-    kind: "promote" for the dtype that the inputs have in common, "bool", or "real" for the real dtype that belongs to
-    the common one.
+    kind: "promote" for the common dtype of the inputs, "bool", or "real" for the real dtype of the common one.
     """
     promotion = PromotionKind.INT_TO_FLOAT if integers_to_float else PromotionKind.DEFAULT
     _, dtype = elementwise_dtypes(*inputs, type_promotion_kind=promotion)
@@ -48,9 +47,8 @@ def pointwise_result(
 
 
 def halves(name: str, input: Tensor) -> tuple[Tensor, Tensor]:
-    """``input[..., :d]`` and ``input[..., d:]`` where the last dimension of ``input`` has size ``2 d``. name: of the
-    operator, for the RuntimeError where it has none.
-    """
+    """Returns ``input[..., :d]`` and ``input[..., d:]`` if the last dimension of ``input`` has size ``2 d``. name: of
+    the operator, for the RuntimeError otherwise."""
     check(input.dim() > 0, lambda: f"{name} does not support 0-dimensional tensors")
     check(
         input.shape[-1] % 2 == 0,
@@ -63,9 +61,8 @@ def halves(name: str, input: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def check_out(name: str, result: Tensor, out: Tensor) -> None:
-    """RuntimeError, in torch's words, unless a tensor that is to be written is where the result is and its dtype takes it. name: of
-    the operator.
-    """
+    """Raises RuntimeError, in torch's words, unless a tensor to be written is on the result's device and of a dtype
+    that the result casts to. name: of the operator."""
     check(
         result.device == out.device,
         lambda: (
@@ -80,7 +77,7 @@ def check_out(name: str, result: Tensor, out: Tensor) -> None:
 
 
 def check_shape(result: Tensor, written: Tensor) -> None:
-    """RuntimeError unless a result can be written to a tensor that is not resized."""
+    """Raises RuntimeError unless a result can be written to a tensor that is not resized."""
     check(
         result.shape == written.shape,
         lambda: (
@@ -90,8 +87,8 @@ def check_shape(result: Tensor, written: Tensor) -> None:
 
 
 def delivered(name: str, result: Tensor, out: Tensor | None) -> Tensor:
-    """The result; where out is given, out, which has it then, resized and cast to as with torch's own functions. RuntimeError for
-    what has a gradient and for another device. name: of the function."""
+    """Returns the result; if out is given, writes it to out, resized and cast as with torch's own functions, and
+    returns out. Raises RuntimeError for tensors that require grad and for another device. name: of the function."""
     if out is None:
         return result
     if torch.is_grad_enabled() and (result.requires_grad or out.requires_grad):
@@ -106,12 +103,14 @@ def delivered(name: str, result: Tensor, out: Tensor | None) -> Tensor:
 
 @functools.cache
 def fragment(namespace: str) -> torch.library.Library:
-    """Through which rules for the operators of a namespace are registered; torch takes its time to make one."""
+    """Returns the library through which rules for the operators of a namespace are registered; torch takes long to make
+    one."""
     return torch.library.Library(namespace, "FRAGMENT")
 
 
 def _register(name: str, kernel: Callable) -> None:
-    """Registers a kernel, unless the operator has one: what a definition gives yields to what its author wrote."""
+    """Registers a kernel, unless the operator has one: kernels that an author wrote take precedence over generated
+    ones."""
     if not has_kernel_for_key(name, "Meta"):
         torch.library.register_fake(name, kernel, lib=fragment(name.partition("::")[0]))
 
@@ -174,8 +173,8 @@ def register_pointwise(
 
 
 def register_halving(name: str, *, integers_to_float: bool = True) -> None:
-    """Registers the fake kernels of an operator on the two halves of its first argument's last dimension, and of the operator
-    that differentiates it, if there is one."""
+    """Registers the fake kernels of an operator on the two halves of its first argument's last dimension, and of the
+    operator that differentiates it, if there is one."""
     base = name.partition("::")[2]
 
     def result(input: Tensor, *args) -> Tensor:
@@ -187,7 +186,8 @@ def register_halving(name: str, *, integers_to_float: bool = True) -> None:
 
 
 def register_halving_backward(name: str) -> None:
-    """Registers the fake kernel of an operator that differentiates one on the two halves of its argument's last dimension."""
+    """Registers the fake kernel of an operator that differentiates one on the two halves of its argument's last
+    dimension."""
     base = name.partition("::")[2]
 
     def backward(grad_output: Tensor, input: Tensor, *args) -> Tensor:
@@ -205,7 +205,7 @@ def register_backward(name: str, tensors: int | Sequence[int], gradients: int) -
     """Registers the fake kernel of a backward operator.
 
     tensors: how many of its first arguments are tensors, ``grad_output`` included, or which. gradients: how many it
-    returns; of several, those that its ``output_mask`` does not want are None.
+    returns; of several, those that its ``output_mask`` excludes are None.
     """
 
     def backward(*args, output_mask=(True,) * gradients):
@@ -241,7 +241,7 @@ def _register_defined(
         )
 
 
-# What C++ calls when it needs them.
+# C++ calls this operator when it needs fake kernels.
 _registration = fragment("metalops_registration")
 _registration.define(
     "fake(str functional, int[] operands, int results, str kind, bool integers_to_float, bool halves, bool is_backward) -> ()"

@@ -1,6 +1,5 @@
-"""Pointwise operators of this package on CUDA tensors: by the functors of their kernel files, kernels/<module>.metal, in the
-kernels that functors written in Python have there (kernel/functor/cuda_launch.py).
-"""
+"""Pointwise operators of this package on CUDA tensors: the functors of their kernel files, kernels/<module>.metal, in
+the CUDA kernels of functors written in Python (kernel/functor/cuda_launch.py)."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ class Kernels:
         return f"{self.functor}_backward"
 
     def compute(self, otherwise: elsewhere.Compute) -> elsewhere.Compute:
-        """Computes the operator. otherwise: where tensors are too large for a launch."""
+        """Returns the function that computes the operator. otherwise: for tensors that are too large for a launch."""
         launch = self._launcher(self.functor, self._forward_source)
 
         def compute(outputs, inputs, scalars) -> None:
@@ -59,7 +58,7 @@ class Kernels:
         return compute
 
     def compute_gradients(self, otherwise: elsewhere.Compute) -> elsewhere.Compute:
-        """Computes the operands' gradients of the result's and the operands."""
+        """Returns the function that computes the operands' gradients from the result's and the operands."""
         launch = self._launcher(self._backward_functor, self._backward_source)
 
         def compute(outputs: list[Tensor], inputs: list[Tensor], scalars) -> None:
@@ -95,8 +94,8 @@ class Kernels:
         )
 
     def _backward_source(self, element: str, crossed: crossed_tiles.Kernel | None = None) -> str:
-        # The functors of one gradient give it, the others what <metalops/backward.h> says, in the order of the operands
-        # that they take; without a number they are given zero.
+        # A functor of one gradient returns it; the others return a struct as in <metalops/backward.h>, in the order of
+        # the operands that they take; an absent number is passed as zero.
         names = [f"x{i}" for i in range(self.gradients)]
         call = self._call(self._backward_functor, names, "grad")
         before, values = "", [call]
@@ -141,6 +140,6 @@ class Kernels:
             lines=tuple(f"{value};\n" for value in values),
             **about,
         )
-        # Kernels for torch's classes, which nothing launches here.
+        # Registrations of kernels for torch's classes, which nothing launches here.
         text = _REGISTRATION.sub("", text_of(self.file))
         return metal_text.source_for_cuda(text + "\n", operator, crossed)

@@ -1,6 +1,5 @@
-"""Definitions of pointwise operators where there are no compiled parts to make them: the overloads that
-<metalops/pointwise.h> gives an operator, and autograd. Derivatives in forward mode are not among it.
-"""
+"""Definitions of pointwise operators without compiled parts: the overloads that <metalops/pointwise.h> gives an
+operator, and autograd. Forward-mode derivatives are not included."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from ..._torch.internals import (
 )
 from . import fake
 
-# formula(tensors, numbers): gradients in differentiable operators of torch, of what a backward operator takes.
+# formula(tensors, numbers): gradients in differentiable operators of torch, from the arguments of a backward operator.
 Formula = Callable[[list[Tensor], list[complex]], Sequence[Tensor]]
 
 
@@ -37,8 +36,9 @@ def define(
 ) -> None:
     """Defines the functional, the out= and, with has_inplace, the in-place overload.
 
-    arguments: of the functional one, as in a schema, operands first. gradient(wanted, grads, *arguments): the gradients of
-    the operands, None for those that are not wanted; numbers that are the default need not be among the arguments. is_differentiable: whether results can have gradients at all.
+    arguments: of the functional one, as in a schema, operands first. gradient(wanted, grads, *arguments): returns the
+    gradients of the operands, None for those that are not wanted; defaulted numbers need not be among the arguments.
+    is_differentiable: true if results can have gradients at all.
     """
     library = fake.fragment(namespace)
     tags = [torch.Tag.pt2_compliant_tag, *([torch.Tag.pointwise] if pointwise else [])]
@@ -72,7 +72,7 @@ def define(
 def define_backward(
     namespace: str, name: str, arguments: str, gradients: int, formula: Formula | str
 ) -> None:
-    """Defines the operator that a gradient calls, with an output_mask where it returns several.
+    """Defines the operator that a gradient calls, with an output_mask if it returns several.
 
     formula: for its own derivatives, or why it has none.
     """
@@ -90,7 +90,7 @@ def define_backward(
 
 
 def _records(overload, args: Sequence[object]) -> bool:
-    """Whether autograd records a call. Raises NotImplementedError for tangents, which would be lost."""
+    """Returns true if autograd records a call. Raises NotImplementedError for tangents, which would be lost."""
     tensors = [x for x in args if isinstance(x, Tensor)]
     if forward_mode() and any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
         raise NotImplementedError(
@@ -155,7 +155,7 @@ class _Node(Recorded):
 
 
 def _like(gradient: Tensor, tensor: Tensor) -> Tensor:
-    """A gradient of broadcast and promoted operands as that of one of them."""
+    """Returns a gradient of broadcast and promoted operands, reduced and cast to that of one of them."""
     if gradient.is_complex() and not tensor.is_complex():
         gradient = gradient.real
     return gradient.sum_to_size(tensor.shape).to(tensor.dtype)
@@ -183,14 +183,14 @@ class _Inplace:
     def __call__(self, keyset, written, *args, **keywords):
         if not _records(self._overload, [written, *args]):
             return _below(self._overload, keyset, (written, *args), keywords)
-        # What is saved for the gradient must not be overwritten.
+        # Tensors saved for the gradient must not be overwritten.
         result = self._functional(written.clone(), *args, **keywords)
         fake.check_shape(result, written)
         return written.copy_(result)
 
 
 class _Bump:
-    """Notes that tensors have been written."""
+    """Increments the versions of written tensors."""
 
     def __init__(self, overload):
         self._overload = overload

@@ -7,11 +7,11 @@ A module of this package declares an operator by a function that computes it wit
         \"\"\"``cap tanh(x / cap)``.\"\"\"
         return cap * torch.tanh(input / cap)
 
-That is the only place in Python where its name stands. The function runs for tensors of the CPU, of float32 for floating-point
-operands of whatever precision; for those on ``cuda`` the functor of its kernel file does (see _on_cuda). What else there is to say of the operator the dispatcher knows, from
-``csrc/ops``: its overloads, and the operators that autograd calls for it. From these follow the function with ``out=``, the
-in-place form with a trailing underscore, fake kernels and rules for torch.vmap. Without the compiled parts of metalops the
-operator is defined from its declaration.
+This is the only place in Python that names the operator. The function runs for tensors of the CPU, in float32 for
+floating-point operands of any precision; for those on ``cuda`` the functor of its kernel file does (see on_cuda.py).
+The dispatcher knows the rest about the operator, from ``csrc/ops``: its overloads, and the operators that autograd
+calls for it. From these follow the function with ``out=``, the in-place form with a trailing underscore, fake kernels
+and rules for torch.vmap. Without the compiled parts of metalops the operator is defined from its declaration.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ from .vmap import register_vmap
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-# gradient(grad_output, *operands, *numbers): the gradients of the operands, in float32 all.
+# gradient(grad_output, *operands, *numbers): the gradients of the operands, all in float32.
 Gradient = Callable[..., Sequence[Tensor]]
 
 
 class Elsewhere(NamedTuple):
-    """What runs for tensors that are not on mps, and for their gradients: None without an operator for these."""
+    """The implementation for tensors that are not on mps, and for their gradients: None without an operator for these.
+    """
 
     operator: _elsewhere.Operator
     backward: _elsewhere.Backward | None
@@ -51,9 +52,9 @@ class Elsewhere(NamedTuple):
 class Operator:
     """A declared operator.
 
-    inplace: the in-place form, if there is one. operands: how many tensors it takes. halving: whether it takes the two
-    halves of its only one. integers_stay: whether integers stay integers, and bool is refused. elsewhere: by
-    dispatch key. declaration: the function that computes it with torch's operators.
+    inplace: the in-place form, if there is one. operands: how many tensors it takes. halving: true if it takes the two
+    halves of its only one. integers_stay: true if integers stay integers, and bool is rejected. elsewhere: by dispatch
+    key. declaration: the function that computes it with torch's operators.
     """
 
     declaration: Callable[..., Tensor]
@@ -71,7 +72,7 @@ declared: dict[str, Operator] = {}
 
 @dataclass(frozen=True)
 class _Declaration:
-    """What pointwise() is given."""
+    """The arguments of pointwise()."""
 
     gradient: Gradient
     integers_stay: bool = False
