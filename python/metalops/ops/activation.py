@@ -1,11 +1,11 @@
 """Activations of one input.
 
-All take a tensor of any shape and layout and return one of the same shape. Dtypes: float32, float16, bfloat16
-(half precision computes in float32 and rounds once) and the integers; where nothing else is said these are promoted to
-the default dtype, as torch.sigmoid does. ``out=`` is resized and cast to as with torch's own functions; the names with a
-trailing underscore work in place. Derivatives of any order and forward mode are there as for
-torch's own functions. Complex tensors and float64 raise NotImplementedError. On ``mps`` and ``cuda`` one
-kernel computes the result, on the CPU some operators of torch.
+All take a tensor of any shape and layout and return one of the same shape. Dtypes: float32, float16, bfloat16 (half
+precision computes in float32 and rounds once) and the integers; unless noted these are promoted to the default dtype,
+as with torch.sigmoid. ``out=`` is resized and cast to as with torch's own functions; the names with a trailing
+underscore work in place. Derivatives of any order and forward mode work as for torch's own functions. Complex tensors
+and float64 raise NotImplementedError. On ``mps`` and ``cuda`` one kernel computes the result, on the CPU several
+operators of torch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def relu_and_derivative(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def gelu_tanh_and_derivative(x: Tensor) -> tuple[Tensor, Tensor]:
     t = torch.tanh(_SCALE * x * (1 + _CUBIC * x * x))
-    # Where the tanh is saturated, x * x may overflow; what it multiplies is zero there, and zero it stays.
+    # Where the tanh is saturated, x * x may overflow; its factor is zero there, and the product must stay zero.
     slope = _SCALE * (1 + 3 * _CUBIC * torch.clamp(x * x, max=1e30))
     return 0.5 * x * (1 + t), 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope
 
@@ -58,7 +58,7 @@ def _relu_squared_gradient(grad: Tensor, x: Tensor) -> tuple[Tensor]:
 
 
 def _softcap_gradient(grad: Tensor, x: Tensor, cap: float) -> tuple[Tensor]:
-    # 1 - tanh(z)^2 without the difference, which has few digits where tanh is close to 1.
+    # 1 - tanh(z)^2 without the difference, which cancels where tanh is close to 1.
     e = torch.exp(-2 * torch.abs(x / cap))
     return (grad * (4 * e / ((1 + e) * (1 + e))),)
 

@@ -1,22 +1,24 @@
-"""Scaled dot product attention of any kind, without its scores in memory: heads in groups, masks, causal and sliding windows,
-softcap, sinks, ALiBi, dropout, packed sequences and pages of a cache.
+"""Scaled dot product attention without materialised scores (FlashAttention): grouped heads (GQA, MQA), masks, causal
+and sliding windows, softcap, sinks, ALiBi, dropout, packed sequences and paged caches.
 
-Dtypes: float32, float16 and bfloat16, the same for query, key and value, of at most 256 features; scores, their softmax and sums
-are in float32 and the result is rounded once. Complex tensors, float64 and integers raise NotImplementedError. Derivatives of any
-order and forward mode are there, and autocast lowers the precision as that of torch's own attention. On ``mps`` and on CUDA
-tensors kernels compute result and gradients in memory that grows with the tokens, not with their product; elsewhere some
-operators of torch do, which store the scores, as second derivatives and forward mode do everywhere.
+Dtypes: float32, float16 and bfloat16, the same for query, key and value, of at most 256 features; scores, their softmax
+and sums are in float32 and the result is rounded once. Complex tensors, float64 and integers raise NotImplementedError.
+Derivatives of any order and forward mode work, and autocast lowers the precision as that of torch's own attention. On
+``mps`` and on CUDA tensors kernels compute result and gradients in memory that grows with the tokens, not with their
+product; elsewhere several operators of torch do, which store the scores, as second derivatives and forward mode do
+everywhere.
 
-A score is ``scale * (q . k)``; then ``softcap * tanh(score / softcap)`` if there is a softcap; then less ``slope * |i + d - j|``
-with ALiBi, for query i and key j, where d is 0 if diagonals begin in the first key ("top_left") and keys minus queries if they end
-in the last one ("bottom_right"); then plus a mask of numbers. Hidden are keys that a mask of bool has as False, those behind the
-diagonal where attention is causal, and those outside of the window around it. Rows that see nothing are zero, their log-sum-exp is
--inf and their gradients are zero; heads without features see nothing. A sink of -inf is none, one of inf has all the weight:
-rows are zero and their log-sum-exp is inf. A score that is NaN or inf makes its row NaN, as in torch, unless the key is hidden. Scale
-and softcap are finite in float32. What lies beyond the length of the keys is never read; a NaN that a mask hides may spread.
+A score is ``scale * (q . k)``; then ``softcap * tanh(score / softcap)`` if there is a softcap; then less ``slope * |i +
+d - j|`` with ALiBi, for query i and key j, where d is 0 if diagonals begin in the first key ("top_left") and keys minus
+queries if they end in the last one ("bottom_right"); then plus a floating-point mask. Hidden are keys for which a bool
+mask is False, those after the diagonal if attention is causal, and those outside of the window around it. Rows that see
+nothing are zero, their lse (log-sum-exp) is -inf and their gradients are zero; heads without features see nothing. A
+sink of -inf has no effect, one of inf has all the weight: rows are zero and their lse is inf. A score that is NaN or
+inf makes its row NaN, as in torch, unless the key is hidden. Scale and softcap are finite in float32. Elements beyond
+the length of the keys are never read; a NaN that a mask hides may spread.
 
-The method is from Dao et al., "FlashAttention" (2022); softcap from Gemma 2 (2024), sinks from Xiao et al., "Efficient Streaming
-Language Models with Attention Sinks" (2023), ALiBi from Press et al., "Train Short, Test Long" (2021).
+The method is from Dao et al., "FlashAttention" (2022); softcap from Gemma 2 (2024), sinks from Xiao et al., "Efficient
+Streaming Language Models with Attention Sinks" (2023), ALiBi from Press et al., "Train Short, Test Long" (2021).
 """
 
 from __future__ import annotations
@@ -58,21 +60,21 @@ def attention(
     dropout_p: float = 0.0,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """``softmax(scores) value``, with what the scores are said to be above.
+    """``softmax(scores) value``, with scores as defined above.
 
-    query: ``(..., Hq, L, E)``. key: ``(..., Hkv, S, E)``. value: ``(..., Hkv, S, Ev)``. Returns ``(..., Hq, L, Ev)`` in the order of
-    query's dimensions in memory. Hq is a multiple of Hkv: query head h sees head ``h // (Hq / Hkv)``. What stands before the
-    heads broadcasts, heads of size 1 too; tensors of two dimensions have one head.
+    query: ``(..., Hq, L, E)``. key: ``(..., Hkv, S, E)``. value: ``(..., Hkv, S, Ev)``. Returns ``(..., Hq, L, Ev)`` in
+    the order of query's dimensions in memory. Hq is a multiple of Hkv: query head h sees head ``h // (Hq / Hkv)``. The
+    dimensions before the heads broadcast, heads of size 1 too; tensors of two dimensions have one head.
 
-    attn_mask: broadcasts to ``(..., Hq, L, S)``; bool, True where query and key attend, or float32 or of query's dtype, which is
-    added. is_causal: hides the keys behind the diagonal that causal_alignment names, beside what attn_mask hides. scale:
-    ``1 / sqrt(E)`` unless given. window_size: how many keys before and behind the diagonal are seen, -1 for all.
-    softcap: 0 for none. sinks: ``(Hq,)``, float32 or of query's dtype, one more score of each head, which has no value.
-    alibi_slopes: float32, ``(Hq,)`` or ``(..., Hq)``. dropout_p: the probability with which a weight is dropped after the
-    softmax, by the default generator. return_lse: also the natural logarithms of the rows' sums, with the sink, ``(..., Hq, L)``
-    in float32.
+    attn_mask: broadcasts to ``(..., Hq, L, S)``; bool, True where query and key attend, or float32 or of query's dtype,
+    which is added. is_causal: hides the keys after the diagonal that causal_alignment names, in addition to what
+    attn_mask hides. scale: ``1 / sqrt(E)`` unless given. window_size: how many keys before and after the diagonal are
+    seen, -1 for all. softcap: 0 for none. sinks: ``(Hq,)``, float32 or of query's dtype, one more score of each head,
+    which has no value. alibi_slopes: float32, ``(Hq,)`` or ``(..., Hq)``. dropout_p: the probability with which a
+    weight is dropped after the softmax, by the default generator. return_lse: also returns the lse, the natural
+    logarithms of the rows' sums of exponentials, with the sink, ``(..., Hq, L)`` in float32.
 
-    RuntimeError for other shapes and for tensors of several dtypes or devices, ValueError for other options.
+    Raises RuntimeError for other shapes and for tensors of several dtypes or devices, ValueError for other options.
     """
     if causal_alignment not in _ALIGNMENTS:
         known = " or ".join(map(repr, _ALIGNMENTS))
@@ -133,18 +135,17 @@ def varlen_attention(
     block_table: Tensor | None = None,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """:func:`attention` of several sequences that stand one behind the other, each with its own keys. Diagonals end in a
-    sequence's last key.
+    """:func:`attention` of several packed sequences, each with its own keys. Diagonals end in a sequence's last key.
 
-    query: ``(Tq, Hq, E)``. key: ``(Tk, Hkv, E)``. value: ``(Tk, Hkv, Ev)``. Returns ``(Tq, Hq, Ev)``. cu_seqlens_q, cu_seqlens_k:
-    int32, ``(sequences + 1,)``, where sequences begin, with the end of the last one. max_seqlen_q, max_seqlen_k: lengths
-    that none exceeds. seqused_k: int32, ``(sequences,)``, how many of a sequence's keys there are, all of them unless given.
-    alibi_slopes: float32, ``(Hq,)`` or ``(sequences, Hq)``. block_table: int32, ``(sequences, pages of a sequence)``; key is then
-    ``(pages, page size, Hkv, E)``, value ``(pages, page size, Hkv, Ev)``, and the keys of a sequence are those on its pages, as
-    many as seqused_k or else cu_seqlens_k tell. return_lse: also ``(Hq, Tq)`` in float32. The other arguments are
-    those of :func:`attention`.
+    query: ``(Tq, Hq, E)``. key: ``(Tk, Hkv, E)``. value: ``(Tk, Hkv, Ev)``. Returns ``(Tq, Hq, Ev)``. cu_seqlens_q,
+    cu_seqlens_k: int32, ``(sequences + 1,)``, where sequences begin, with the end of the last one. max_seqlen_q,
+    max_seqlen_k: upper bounds of the lengths. seqused_k: int32, ``(sequences,)``, the number of a sequence's keys that
+    are used, all of them unless given. alibi_slopes: float32, ``(Hq,)`` or ``(sequences, Hq)``. block_table: int32,
+    ``(sequences, pages of a sequence)``; key is then ``(pages, page size, Hkv, E)``, value ``(pages, page size, Hkv,
+    Ev)``, and the keys of a sequence are those on its pages, as many as seqused_k or else cu_seqlens_k says.
+    return_lse: also returns ``(Hq, Tq)`` in float32. The other arguments are those of :func:`attention`.
 
-    RuntimeError for other shapes and for tensors of several dtypes or devices, ValueError for other options.
+    Raises RuntimeError for other shapes and for tensors of several dtypes or devices, ValueError for other options.
     """
     left, right = _window("varlen_attention", window_size, is_causal)
     if block_table is not None:
@@ -193,7 +194,7 @@ def _scale(query: Tensor, scale: float | None) -> float:
 
 
 def _random_numbers(query: Tensor, dropout_p: float) -> Tensor | None:
-    """What the dropped elements depend on: a tensor, so that compiled programs draw one at each call."""
+    """Returns the seed of dropout: a tensor, so that compiled programs draw one at each call."""
     if dropout_p == 0:
         return None
     return torch.randint(2**62, (2,), dtype=torch.int64, device=query.device)
@@ -213,7 +214,7 @@ def _broadcast(what: str, *sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def _common_shape(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
-    """That of the result, with the keys in place of the features: of two dimensions, or more."""
+    """Returns the shape of the result, with the keys in place of the features: of two dimensions, or more."""
     ranks = [query.dim(), key.dim(), value.dim()]
     if min(ranks) < 2:
         raise RuntimeError(
@@ -255,7 +256,7 @@ def _mask_of_four_dimensions(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
     if rank == 4:
         return mask
     batch = mask.shape[:-3]
-    # As it is where it is the same for all: others may need a copy.
+    # Not expanded if it is the same for all: others may need a copy.
     if any(size != 1 for size in batch):
         batch = shape[:-3]
         mask = mask.expand(*batch, *mask.shape[-3:])
@@ -263,7 +264,7 @@ def _mask_of_four_dimensions(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _pages(name: str, cache: Tensor, block_table: Tensor) -> tuple[Tensor, Tensor, int]:
-    """The tokens on the pages as sequences of one length, where these begin, and the length."""
+    """Returns the tokens on the pages as sequences of one length, where these begin, and the length."""
     if cache.dim() != 4 or block_table.dim() != 2:
         raise RuntimeError(
             f"varlen_attention: with a block_table of two dimensions {name} must have sizes "
@@ -271,7 +272,7 @@ def _pages(name: str, cache: Tensor, block_table: Tensor) -> tuple[Tensor, Tenso
         )
     sequences, pages = block_table.shape
     length = pages * cache.shape[1]
-    # Behind a sequence's last page the table may hold anything.
+    # After a sequence's last page the table may hold anything.
     tokens = cache[block_table.clamp(0, max(cache.shape[0] - 1, 0))]
     begins = torch.arange(sequences + 1, dtype=torch.int32, device=cache.device) * length
     return tokens.reshape(sequences * length, *cache.shape[2:]), begins, length
@@ -280,7 +281,7 @@ def _pages(name: str, cache: Tensor, block_table: Tensor) -> tuple[Tensor, Tenso
 # ---- the operator's arguments ----------------------------------------------------------------------
 
 
-# The first arguments, which have gradients.
+# The number of leading arguments that have gradients.
 _DIFFERENTIABLE = 6
 
 
@@ -347,7 +348,8 @@ def _checked_backward(
     lse: Tensor,
     *args,
 ) -> tuple[Call, list[bool]]:
-    """The forward pass, and whose gradients are wanted: what is not given has none. Raises what the operator raises on mps."""
+    """Returns the forward call, and which gradients are wanted: absent arguments have none. Raises what the operator
+    raises on mps."""
     *options, wanted = args
     call = Call(query, key, value, *options)
     _check(call)
@@ -436,7 +438,7 @@ class _Attended(NamedTuple):
 
 
 def _attend(call: Call, first: int) -> _Attended:
-    """first: which of all sequences the first one is, for dropout."""
+    """Computes scores and weights. first: the index of the first sequence among all, for dropout."""
     query, key, value = (x.float() for x in call[:3])
     queries, keys = query.shape[2], key.shape[2]
     i = torch.arange(queries, device=query.device)[:, None]
@@ -470,7 +472,7 @@ def _attend(call: Call, first: int) -> _Attended:
     if query.shape[-1] == 0:
         seen = torch.zeros_like(seen)  # as in torch: without features nothing is seen
     scores = torch.where(seen, scores, -torch.inf)
-    # One more column, also so that there is one.
+    # One more column, so that there is always one.
     sinks = torch.full((1,), -torch.inf, device=query.device)
     if call.sinks is not None:
         sinks = call.sinks.float()
@@ -478,7 +480,7 @@ def _attend(call: Call, first: int) -> _Attended:
     most = torch.cat([scores, sinks], -1).detach().amax(-1, keepdim=True)
     most = most.clamp(min=torch.finfo(most.dtype).min)
     weights = torch.exp(scores - most)
-    # Infinity less infinity is no number.
+    # inf - inf would be NaN.
     sink = torch.exp(torch.where(sinks == torch.inf, 0, sinks - most))
     total = weights.sum(-1, keepdim=True) + sink
     sees_nothing = total == 0
@@ -498,29 +500,31 @@ def _attend(call: Call, first: int) -> _Attended:
 
 
 def _products(queries: Tensor, keys: Tensor) -> Tensor:
-    """Of the rows of `queries` with those of the heads of `keys` that their heads belong to."""
+    """Returns Q K^T: the rows of `queries` times those of the heads of `keys` that their heads belong to."""
     return torch.matmul(_in_groups(queries, keys), keys[:, :, None].mT).flatten(1, 2)
 
 
 def _sums(weights: Tensor, values: Tensor) -> Tensor:
-    """Of the rows of `values`, for each row of `weights`."""
+    """Returns P V: sums of the rows of `values`, for each row of `weights`."""
     return torch.matmul(_in_groups(weights, values), values[:, :, None]).flatten(1, 2)
 
 
 def _sums_of_groups(weights: Tensor, rows: Tensor, like: Tensor) -> Tensor:
-    """Of `rows`, for each column of `weights` and each head of `like`."""
+    """Returns P^T times `rows`, summed over the heads of a group: for each column of `weights` and each head of `like`.
+    """
     weights, rows = _in_groups(weights, like), _in_groups(rows, like)
     return torch.matmul(weights.mT, rows).sum(2)
 
 
 def _in_groups(x: Tensor, keys: Tensor) -> Tensor:
-    """With the heads that belong to one of `keys` in a dimension of their own."""
+    """Returns x with the heads that share a head of `keys` (GQA) in a dimension of their own."""
     heads = keys.shape[1]
     return x.reshape(x.shape[0], heads, x.shape[1] // max(heads, 1), *x.shape[2:])
 
 
 def _kept(call: Call, shape: Sequence[int], first: int) -> Tensor | float | None:
-    """What dropout multiplies weights by: the same as in kernels/attention/attention_scores.h. Numbers of 32 bits are in int64 here."""
+    """Returns the factors of dropout: the same as in kernels/attention/attention_scores.h. 32-bit integers are in int64
+    here."""
     if call.dropout_p == 0:
         return None
     if call.dropout_p == 1:
@@ -552,17 +556,18 @@ def _kept(call: Call, shape: Sequence[int], first: int) -> Tensor | float | None
 
 
 def _product_of_32_bits(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
-    """The high and the low half."""
+    """Returns the high and the low half of a 32 x 32-bit product."""
     high_part, low_part = x * (factor >> 16), x * (factor & 0xFFFF)
     low = low_part + ((high_part & 0xFFFF) << 16)
     return (high_part >> 16) + (low >> 32), low & 0xFFFFFFFF
 
 
 def _in_order_of(like: Tensor, features: int) -> list[int]:
-    """The strides of a tensor like this one, in its order of dimensions, with other features, which come last."""
+    """Returns the strides of a tensor like this one, in its order of dimensions, with another number of features, which
+    come last."""
     sizes, given = like.shape, like.stride()
-    order = list(reversed(range(like.dim() - 1)))  # from the innermost
-    # As torch orders the dimensions of results: sorted by insertion, past those that tell nothing.
+    order = list(reversed(range(like.dim() - 1)))  # innermost first
+    # torch's order of the dimensions of results: insertion sort, past ambiguous dimensions.
     for place in range(1, len(order)):
         for before in reversed(range(place)):
             inner, outer = order[before], order[place]
@@ -582,7 +587,7 @@ def _in_order_of(like: Tensor, features: int) -> list[int]:
 
 
 def _placed(x: Tensor, like: Tensor) -> Tensor:
-    """In the dtype of `like`, and in its order of dimensions."""
+    """Returns x in the dtype of `like`, and in its order of dimensions."""
     result = torch.empty_strided(
         x.shape, _in_order_of(like, x.shape[-1]), dtype=like.dtype, device=x.device
     )
@@ -590,7 +595,7 @@ def _placed(x: Tensor, like: Tensor) -> Tensor:
 
 
 def _sequences(call: Call) -> list[Call]:
-    """Each of those that are packed, as a call that is not."""
+    """Returns each packed sequence as a call that is not packed."""
     (begins, ends), (key_begins, key_ends) = (
         (list(x[:-1]), list(x[1:]))
         for x in (call.cu_seqlens_q.tolist(), call.cu_seqlens_k.tolist())
@@ -617,14 +622,14 @@ def _one_sequence(x: Tensor) -> Tensor:
 
 
 def _packed(parts: Sequence[Tensor], like: Tensor, features: int) -> Tensor:
-    """The results of sequences one behind the other, with zeros for tokens that belong to none."""
+    """Returns the packed results of sequences, with zeros for tokens that belong to none."""
     parts = [part[0].transpose(0, 1) for part in parts]
     tokens = like.shape[0] - sum(part.shape[0] for part in parts)
     return torch.cat([*parts, torch.zeros(tokens, like.shape[1], features, device=like.device)])
 
 
 def _result(call: Call, first: int = 0) -> tuple[Tensor, Tensor]:
-    """The result and its log-sum-exp, in float32 and differentiable operators."""
+    """Returns the result and its lse, in float32 and differentiable operators."""
     if call.cu_seqlens_q is not None:
         results = [_result(part, i) for i, part in enumerate(_sequences(call))]
         out = _packed([out for out, _ in results], call.query, call.value.shape[-1])
@@ -644,7 +649,7 @@ def _gradients(
     wanted: Sequence[bool],
     first: int = 0,
 ) -> list[Tensor | None]:
-    """Of the first six arguments, in float32 and differentiable operators."""
+    """Returns the gradients of the first six arguments, in float32 and differentiable operators."""
     if call.cu_seqlens_q is not None:
         return _gradients_of_sequences(call, grad_out, grad_lse, wanted)
     x = _attend(call, first)
@@ -795,7 +800,7 @@ def _first_derivatives(args, results, grads, wanted) -> Sequence[Tensor | None]:
 
 
 def _second_derivatives(args, results, grads, wanted) -> Sequence[Tensor | None]:
-    """Out and lse follow from the other arguments, so the derivatives of these take theirs in."""
+    """Computes second derivatives. out and lse follow from the other arguments, whose derivatives include theirs."""
     wanted = [is_wanted and i not in (5, 6) for i, is_wanted in enumerate(wanted)]
     return derivatives_of(_formula_of_backward)(args, results, grads, wanted)
 
@@ -840,7 +845,7 @@ def _empty_gradients(call: Call, wanted: Sequence[bool]) -> tuple[Tensor | None,
 
 
 def _lowered(dtype: torch.dtype, device: str, *args) -> tuple:
-    """As torch casts the arguments of its own attention, but for masks and sinks in float32."""
+    """Casts the arguments as torch's autocast does for its own attention, except masks and sinks in float32."""
 
     def lower(x: Tensor) -> Tensor:
         is_lowered = x.is_floating_point() and x.dtype != torch.float64 and x.device.type == device
@@ -851,14 +856,14 @@ def _lowered(dtype: torch.dtype, device: str, *args) -> tuple:
 
 
 class _Fold:
-    """The samples of torch.vmap as those of one call."""
+    """Folds the samples of torch.vmap into the batch of one call."""
 
     def __init__(self, size: int, batch: int):
         self._size = size
         self._batch = batch  # of one call
 
     def __call__(self, x: Tensor | None, dim: int | None, *, same: bool = False) -> Tensor | None:
-        """same: whether what is the same for all samples may stay as it is."""
+        """Folds a tensor. same: true if a tensor that is the same for all samples may stay as it is."""
         if x is None or (dim is None and same):
             return x
         x = x[None] if dim is None else x.movedim(dim, 0)
@@ -869,7 +874,7 @@ class _Fold:
 
 
 def _fold_options(fold: _Fold, options: Sequence, dims: Sequence[int | None]) -> list | None:
-    """Of the arguments behind value; None if they cannot be."""
+    """Returns the folded arguments after value; None if they cannot be folded."""
     mask, sinks, slopes, cu_q, _, used, rng, *numbers = options
     mask_dim, sinks_dim, slopes_dim, _, _, used_dim, *_ = dims
     if cu_q is not None or rng is not None or sinks_dim is not None:
@@ -896,7 +901,7 @@ def _vmap(info, in_dims, *args):
 def _vmap_backward(info, in_dims, *args):
     overload = torch.ops.metalops.attention_backward.default
     wanted = args[-1]
-    # Gradients of what samples share are sums of those of all, which have to be parted.
+    # Gradients of arguments that samples share would be sums over all samples, which cannot be separated.
     if not any(wanted[3:]):
         fold = _Fold(info.batch_size, _size_of_one(args[2], in_dims[2]))
         options = _fold_options(fold, args[7:-1], in_dims[7:-1])
@@ -912,14 +917,14 @@ def _size_of_one(x: Tensor, dim: int | None) -> int:
 
 
 def _lengths(begins: Tensor, most: int) -> list[int]:
-    """Of packed sequences; of what has no numbers, the most they can be."""
+    """Returns the lengths of packed sequences; for fake tensors, their upper bound."""
     if begins.is_meta or detect_fake_mode([begins]) is not None:
         return [most] * (begins.shape[0] - 1)
     return begins.diff().tolist()
 
 
 def _flops(products: Sequence[int], call: Call) -> int:
-    """products: how many there are of as many features as query has, and as value has."""
+    """products: the numbers of GEMMs with query's features and with value's."""
     query, key, value = call[:3]
     if call.cu_seqlens_q is None:
         scores = query.shape[0] * query.shape[2] * key.shape[2]
@@ -936,7 +941,7 @@ def _flops(products: Sequence[int], call: Call) -> int:
 # ---- registration --------------------------------------------------------------------------------
 
 
-# As csrc/ops/attention/attention.mm has them.
+# The schemas agree with csrc/ops/attention/attention.mm.
 _INPUTS = "Tensor query, Tensor key, Tensor value"
 _OPTIONS = (
     "Tensor? attn_mask, Tensor? sinks, Tensor? alibi_slopes, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "
@@ -978,5 +983,5 @@ def _flops_of_forward(*args, out_val=None, **kwargs) -> int:
 
 @register_flop_formula(torch.ops.metalops.attention_backward, get_raw=True)
 def _flops_of_backward(*args, out_val=None, **kwargs) -> int:
-    # Of scores again, dq and dk, and of weights' gradients and dv.
+    # Recomputed scores, dq and dk; the gradient of the weights and dv.
     return _flops((3, 2), Call(*args[2:5], *args[7:-1]))

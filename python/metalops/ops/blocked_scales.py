@@ -1,5 +1,6 @@
-"""Scales in the order in which tensor cores of NVIDIA read them, as :func:`torch.nn.functional.scaled_mm` takes them with
-``SwizzleType.SWIZZLE_32_4_4`` and as torchao's ``to_blocked`` makes them. Made of views and copies of torch on every device."""
+"""Scales in the blocked layout of NVIDIA's tensor cores, as :func:`torch.nn.functional.scaled_mm` takes them with
+``SwizzleType.SWIZZLE_32_4_4`` and as torchao's ``to_blocked`` makes them. Made of views and copies of torch on every
+device."""
 
 from __future__ import annotations
 
@@ -8,10 +9,11 @@ from torch import Tensor
 
 
 def to_blocked(scale: Tensor) -> Tensor:
-    """scale: ``(rows, columns)`` of any dtype. Returns one dimension: rows padded to a multiple of 128 and columns to one of 4 with
-    zeros, in blocks of 128 x 4 by row, and in each of them row ``32 i + j`` at place ``j`` of 32, part ``i`` of 4.
+    """Converts scales to the blocked layout. scale: ``(rows, columns)`` of any dtype. Returns one dimension: rows
+    padded to a multiple of 128 and columns to one of 4 with zeros, in blocks of 128 x 4 by row, and in each of them row
+    ``32 i + j`` at position ``j`` of 32, part ``i`` of 4.
 
-    ValueError for another number of dimensions.
+    Raises ValueError for another number of dimensions.
     """
     if scale.dim() != 2:
         raise ValueError(
@@ -25,7 +27,8 @@ def to_blocked(scale: Tensor) -> Tensor:
 
 
 def from_blocked(scale: Tensor, rows: int, columns: int) -> Tensor:
-    """The scales ``(rows, columns)`` that :func:`to_blocked` put in order. ValueError for another number of elements."""
+    """Converts back: returns the scales ``(rows, columns)`` from :func:`to_blocked`'s layout. Raises ValueError for
+    another number of elements."""
     down, across = -(-rows // 128), -(-columns // 4)
     if scale.numel() != down * across * 512:
         raise ValueError(

@@ -1,14 +1,14 @@
 """Gated linear units: an activation of one tensor times another one, in one pass.
 
-The ``*_and_mul`` family and ``mul_and_silu`` take one tensor of shape ``[..., 2 d]`` and return ``[..., d]``, computed from
-its halves ``a = x[..., :d]`` and ``b = x[..., d:]`` where they are, without copies: what a linear layer with twice the
-features gives. An odd last dimension, or none, raises RuntimeError. The others take two tensors, which broadcast
-and are promoted as torch.mul does it; they have an in-place form (a trailing underscore) that writes to ``a``.
+The ``*_and_mul`` family and ``mul_and_silu`` take one tensor of shape ``[..., 2 d]`` and return ``[..., d]``, computed
+from its halves ``a = x[..., :d]`` and ``b = x[..., d:]`` in place, without copies: the output of a linear layer with
+twice the features. An odd last dimension, or none, raises RuntimeError. The others take two tensors, which broadcast
+and are promoted as with torch.mul; they have an in-place form (a trailing underscore) that writes to ``a``.
 
-Dtypes: float32, float16, bfloat16 (half precision computes in float32 and rounds once) and the integers; where nothing
-else is said these are promoted to the default dtype. ``out=`` is resized and cast to as with torch's own functions.
-Derivatives of any order and forward mode are there as for torch's own functions. Complex tensors and
-float64 raise NotImplementedError. On ``mps`` and ``cuda`` one kernel computes the result, on the CPU some operators of torch.
+Dtypes: float32, float16, bfloat16 (half precision computes in float32 and rounds once) and the integers; unless noted
+these are promoted to the default dtype. ``out=`` is resized and cast to as with torch's own functions. Derivatives of
+any order and forward mode work as for torch's own functions. Complex tensors and float64 raise NotImplementedError. On
+``mps`` and ``cuda`` one kernel computes the result, on the CPU several operators of torch.
 
 Gated linear units are from Dauphin et al., "Language Modeling with Gated Convolutional Networks" (2016); their variants
 from Shazeer, "GLU Variants Improve Transformer" (2020).
@@ -34,7 +34,8 @@ _SLOPE = 1.702
 
 
 def _gradient_of(activation: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Gradient:
-    """Of the gate activation(a) b; the function gives the activation's value and its derivative."""
+    """Returns the gradient of the gate activation(a) b; `activation` returns the activation's value and its derivative.
+    """
 
     def gradient(grad: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         value, derivative = activation(a)

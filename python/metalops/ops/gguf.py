@@ -1,9 +1,11 @@
-"""Weights as llama.cpp stores them in GGUF files: types Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS and MXFP4.
+"""Quantised weights of llama.cpp's GGUF files: types Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS and
+MXFP4.
 
-``data`` are the bytes of a tensor, ``(..., N, bytes of a row)`` uint8, as gguf.GGUFReader has them; ``qtype`` is the name of its
-type, or its number (gguf.GGMLQuantizationType). Activations are float32, float16 or bfloat16 and sums float32. Derivatives flow
-to activations and bias. ``out=`` is resized and cast to as with torch's own functions. On ``mps`` kernels decode blocks where they multiply them, on CUDA tensors too for few
-rows; elsewhere operators of torch do.
+``data`` are the bytes of a tensor, ``(..., N, bytes of a row)`` uint8, as in gguf.GGUFReader; ``qtype`` is the name of
+its type, or its number (gguf.GGMLQuantizationType). Activations are float32, float16 or bfloat16 and sums float32.
+Derivatives flow to activations and bias. ``out=`` is resized and cast to as with torch's own functions. On ``mps``, and
+on CUDA tensors for small batches, blocks are dequantised inside the GEMM/GEMV kernel; elsewhere operators of torch do
+it.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ def gguf_dequantize(
     dtype: torch.dtype = torch.float32,
     out: Tensor | None = None,
 ) -> Tensor:
-    """The weights ``(..., N, K)``, computed in float32 and rounded to ``dtype``. ValueError for rows that are no whole blocks."""
+    """The weights ``(..., N, K)``, computed in float32 and rounded to ``dtype``. Raises ValueError for rows that do not
+    consist of whole blocks."""
     known = formats.checked("gguf_dequantize", data, qtype)
     result = torch.ops.metalops.gguf_dequantize.default(data, None, known.number, _float(dtype))
     return delivered("gguf_dequantize", result, out)
@@ -45,7 +48,7 @@ def gguf_linear(
 ) -> Tensor:
     """``x w^T + bias`` as torch.nn.functional.linear, with the weights ``w (N, K)``. x: ``(..., K)``. bias: ``(N,)``.
 
-    ValueError for other shapes.
+    Raises ValueError for other shapes.
     """
     name = "gguf_linear"
     elsewhere.check_dtypes(name, [x], quantized.DTYPES)
@@ -70,8 +73,8 @@ def gguf_linear(
 def gguf_embedding(
     indices: Tensor, data: Tensor, qtype: str | int, *, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """The rows ``indices`` of the weights ``(N, K)``: ``(*indices, K)``. RuntimeError for indices that are not of rows, when next
-    the device is waited for."""
+    """The rows ``indices`` of the weights ``(N, K)``: ``(*indices, K)``. Raises RuntimeError for out-of-range indices,
+    at the next synchronisation with the device."""
     known = formats.checked("gguf_embedding", data, qtype, dimensions=2)
     if indices.is_floating_point() or indices.dtype == torch.bool:
         raise ValueError(f"gguf_embedding: indices must be integers, but are {indices.dtype}")
@@ -139,7 +142,7 @@ def _differentiate(args, results, grads, wanted):
 
 
 def _lowered(dtype, device, x, data, bias, qtype) -> tuple:
-    """As torch's autocast has its linear layers."""
+    """Casts the arguments as torch's autocast does for linear layers."""
     return x.to(dtype), data, None if bias is None else bias.to(dtype), qtype
 
 
@@ -162,7 +165,7 @@ def _vmap_linear(info, in_dims, x, data, bias, qtype):
     return overload(rows.flatten(0, 1), data, bias, qtype).unflatten(0, rows.shape[:2]), 0
 
 
-# As csrc/ops/quantized/gguf.mm has them.
+# The schemas agree with csrc/ops/quantized/gguf.mm.
 register(
     Operator(
         "gguf_dequantize(Tensor data, Tensor? indices, int qtype, ScalarType dtype) -> Tensor",

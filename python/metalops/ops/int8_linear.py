@@ -1,5 +1,5 @@
-"""A linear layer with weights of 8 bits and one scale for each row, as comfy-kitchen's and torchao's are; dtypes, autocast and
-devices as in :mod:`metalops.ops.quantized`, whose kernels multiply."""
+"""A linear layer with 8-bit weights and one scale for each row, as in comfy-kitchen and torchao; dtypes, autocast and
+devices as in :mod:`metalops.ops.quantized`, whose kernels it uses."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ def int8_linear(
 ) -> Tensor:
     """``x (weight scale)^T + bias``.
 
-    x: ``(..., K)``. weight: ``(N, K)`` int8. scale: ``(N,)``, ``(N, 1)`` or one number, taken in the dtype of x. bias: ``(N,)``.
-    dynamic_activation: whether each row of x is rounded to 8 bits too, with ``max |x| / 127`` as its step; sums of codes are then
-    in float32, and x gets the gradient that it would have without. Derivatives to x, scale and bias. out: is resized and cast to as
-    with torch's own functions. ValueError for other shapes.
+    x: ``(..., K)``. weight: ``(N, K)`` int8. scale: ``(N,)``, ``(N, 1)`` or one number, taken in the dtype of x. bias:
+    ``(N,)``. dynamic_activation: whether each row of x is quantised to 8 bits too, with ``max |x| / 127`` as its step;
+    sums of quants are then in float32, and x gets the gradient that it would have without (straight-through).
+    Derivatives to x, scale and bias. out: is resized and cast to as with torch's own functions. Raises ValueError for
+    other shapes.
     """
     name = "int8_linear"
     elsewhere.check_dtypes(name, [x], formats.DTYPES)
@@ -54,7 +55,7 @@ def int8_linear(
     step = (x.detach().float().abs().amax(-1, keepdim=True) / 127).clamp(min=1e-12)
     wide = x.float()
     codes = (wide / step).detach().round().clamp(-127, 127)
-    # The codes, with the gradient of what they were rounded from.
+    # The quants, with the gradient of the values they were rounded from (straight-through).
     rounded = codes + (wide - wide.detach()) / step
     with torch.autocast(x.device.type, enabled=False):
         result = _linear(rounded, weight, scale.float(), None) * step
@@ -65,7 +66,7 @@ def int8_linear(
 
 def _linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
     codes = weight.contiguous().view(torch.uint8)
-    # The operator has whole bytes of eight codes, and at least one group.
+    # The operator needs whole bytes of eight quants, and at least one group.
     missing = -weight.shape[1] % 8 or 8 * (weight.shape[1] == 0)
     if missing:
         codes, x = (torch.nn.functional.pad(t, (0, missing)) for t in (codes, x))

@@ -1,10 +1,10 @@
 """Fused multiply-add and clamped linear interpolation.
 
-Both take three tensors, which broadcast and are promoted as torch.add does it, and have ``out=``, which is
-resized and cast to as with torch's own functions, and an in-place form (a trailing underscore) that writes to ``a``.
-Dtypes: float32, float16, bfloat16 and the integers, which stay integers; bool and complex tensors and float64 raise
-NotImplementedError. Derivatives of any order and forward mode are there as for torch's own functions. On ``mps`` and
-``cuda`` one kernel computes the result, on the CPU some operators of torch.
+Both take three tensors, which broadcast and are promoted as with torch.add, and have ``out=``, which is resized and
+cast to as with torch's own functions, and an in-place form (a trailing underscore) that writes to ``a``. Dtypes:
+float32, float16, bfloat16 and the integers, which stay integers; bool and complex tensors and float64 raise
+NotImplementedError. Derivatives of any order and forward mode work as for torch's own functions. On ``mps`` and
+``cuda`` one kernel computes the result, on the CPU several operators of torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ._define.pointwise import pointwise
 
 
 def _fma_gradient(grad: Tensor, a: Tensor, b: Tensor, *c: Tensor) -> tuple[Tensor, ...]:
-    """The gradient of c is grad itself."""
+    """Returns the gradients; that of c is grad itself."""
     return grad * b, grad * a, *([grad] if c else [])
 
 
@@ -27,10 +27,10 @@ def _lerp_gradient(grad: Tensor, a: Tensor, b: Tensor, w: Tensor) -> tuple[Tenso
 
 
 def _sum_to_odd(product: Tensor, c: Tensor) -> Tensor:
-    """``product + c``, in float64 or float32, rounded to odd: rounding it to a narrower type gives the correctly rounded sum,
-    where rounding the nearest number would round twice (Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums:
-    proved algorithms using rounding to odd", 2008). The error of the sum is exact by Knuth's two-sum.
-    """
+    """Returns ``product + c``, in float64 or float32, rounded to odd: rounding it to a narrower type gives the
+    correctly rounded sum, where rounding the nearest number would round twice (Boldo and Melquiond, "Emulation of a FMA
+    and correctly rounded sums: proved algorithms using rounding to odd", 2008). The error of the sum is exact by
+    Knuth's two-sum."""
     sum = product + c
     from_c = sum - product
     error = (product - (sum - from_c)) + (c - from_c)

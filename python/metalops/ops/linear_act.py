@@ -1,10 +1,10 @@
-"""A linear layer and its activation in one pass.
+"""A linear layer with a fused activation (GEMM with an epilogue).
 
-Dtypes: float32, float16 and bfloat16, the same for all tensors; sums are in float32 and the result is rounded once. Complex
-tensors, float64 and integers raise NotImplementedError. ``out=`` is resized and cast to as with torch's own functions.
-Derivatives of any order and forward mode are there, and autocast lowers the precision as that of a linear layer. On ``mps``
-one kernel computes the result, of ``x`` and ``weight`` as they are in memory if their rows or their columns have no gaps;
-elsewhere some operators of torch do.
+Dtypes: float32, float16 and bfloat16, the same for all tensors; sums are in float32 and the result is rounded once.
+Complex tensors, float64 and integers raise NotImplementedError. ``out=`` is resized and cast to as with torch's own
+functions. Derivatives of any order and forward mode work, and autocast lowers the precision as that of a linear layer.
+On ``mps`` one kernel computes the result, without copies of ``x`` and ``weight`` if their rows or their columns are
+contiguous; elsewhere several operators of torch do.
 """
 
 from __future__ import annotations
@@ -48,11 +48,13 @@ def linear_act(
 ) -> Tensor:
     """``activation(x weight^T + bias)``, as torch.nn.functional.linear followed by an activation.
 
-    x: ``(..., K)``. weight: ``(N, K)``. bias: ``(N,)``. Returns ``(..., N)``. activation: "none", "relu", "gelu" (with erf),
-    "gelu_tanh" (its approximation, :func:`~metalops.ops.gelu_new`) or "silu". "silu_and_mul" is ``silu(a) b`` of the halves
-    ``a`` and ``b`` of the features, as :func:`~metalops.ops.silu_and_mul` has it: weight ``(2 N, K)``, bias ``(2 N,)``.
+    x: ``(..., K)``. weight: ``(N, K)``. bias: ``(N,)``. Returns ``(..., N)``. activation: "none", "relu", "gelu" (with
+    erf), "gelu_tanh" (its approximation, :func:`~metalops.ops.gelu_new`) or "silu". "silu_and_mul" is ``silu(a) b`` of
+    the halves ``a`` and ``b`` of the features, as in :func:`~metalops.ops.silu_and_mul`: weight ``(2 N, K)``, bias ``(2
+    N,)``.
 
-    RuntimeError for other shapes and for tensors of several dtypes or devices, ValueError for another activation.
+    Raises RuntimeError for other shapes and for tensors of several dtypes or devices, ValueError for another
+    activation.
     """
     return through_torch_ops("linear_act", x, weight, bias, activation, out=out)
 
@@ -106,7 +108,7 @@ def _activated(before: Tensor, activation: str) -> Tensor:
 
 
 def _activation_gradient(grad: Tensor, before: Tensor, activation: str) -> Tensor:
-    """Of what the activation is applied to."""
+    """Returns the gradient of the activation's input."""
     function = _ACTIVATIONS[activation]
     if activation not in _GATED:
         return grad * function(before)[1]
@@ -116,7 +118,7 @@ def _activation_gradient(grad: Tensor, before: Tensor, activation: str) -> Tenso
 
 
 def _before(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """What the activation is applied to, in float32. GPUs add up half precision in float32, CPUs need not."""
+    """Returns the activation's input, in float32. GPUs accumulate half precision in float32, CPUs need not."""
     if x.is_cpu:
         x, weight, bias = x.float(), weight.float(), None if bias is None else bias.float()
     return functional.linear(x, weight, bias).float()
@@ -157,7 +159,7 @@ def _linear_act_backward(
     activation: str,
     output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
-    """Also of a batch of calls: all tensors then have a dimension more, the first one."""
+    """Computes the gradients, also for a batch of calls: all tensors then have one more dimension, the first one."""
     grad = grad_output.float()
     if saved is not None:
         grad = _activation_gradient(grad, saved.float(), activation)
@@ -175,7 +177,7 @@ def _linear_act_backward(
 
 
 def _rows(tensor: Tensor, batch: int) -> Tensor:
-    """The tensor as a matrix, behind `batch` dimensions."""
+    """Returns the tensor as a matrix, after `batch` dimensions."""
     shape = tensor.shape
     return tensor.reshape(*shape[:batch], math.prod(shape[batch:-1]), shape[-1])
 
@@ -207,7 +209,7 @@ def _fake_backward(
     activation: str,
     output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
-    # Where only the gradient of the bias is wanted, weight may be anything.
+    # If only the gradient of the bias is wanted, weight may be anything.
     features = weight.shape[:1] if activation == "silu_and_mul" else grad_output.shape[-1:]
     shapes = (x.shape, weight.shape, features)
     return tuple(
@@ -223,7 +225,7 @@ def _batch_first(size: int, tensor: Tensor | None, dim: int | None) -> Tensor | 
 
 
 def _batch_of_calls(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """What the activations are applied to, of a batch of all three."""
+    """Returns the activations' inputs, for a batch of all three."""
     before = torch.matmul(_rows(x, 1).float(), weight.float().mT)
     if bias is not None:
         before = before + bias.float()[:, None]
@@ -271,7 +273,7 @@ def _vmap_backward(info, in_dims, grad_output, x, weight, bias, saved, activatio
 def _register() -> None:
     library = fake.fragment("metalops")
     if _problem is not None:
-        # Without compiled parts it is what it is made of, with the derivatives of that.
+        # Without compiled parts the operator is a composition, with its derivatives.
         arguments = 'Tensor x, Tensor weight, Tensor? bias=None, str activation="none"'
         tags = [torch.Tag.pt2_compliant_tag]
         library.define(f"linear_act({arguments}) -> Tensor", tags=tags)

@@ -1,14 +1,15 @@
-"""Attention over keys and values in a cache, the cache itself, and the putting together of results over different keys.
+"""Attention over a KV cache (paged attention, flash decoding), the cache itself, and the combination of results over
+different keys.
 
-A cache has sizes ``(pages, page size, Hkv, features)``: slot s is place ``s % page size`` of page ``s // page size``. Its dtype is that
-of the tokens (float32, float16 or bfloat16), or int8, float8_e4m3fn or float8_e5m2 with one scale for the keys and one for the values: an
-element is its code times the scale, and what the codes have no room for is stored as the largest of them. Scores, their
-softmax and sums are in float32. Other dtypes raise NotImplementedError. Caches are for inference: only
+A cache has sizes ``(pages, page size, Hkv, features)``: slot s is position ``s % page size`` of page ``s // page
+size``. Its dtype is that of the tokens (float32, float16 or bfloat16), or int8, float8_e4m3fn or float8_e5m2 with one
+scale for the keys and one for the values: an element is its quant times the scale, and values out of range saturate.
+Scores, their softmax and sums are in float32. Other dtypes raise NotImplementedError. Caches are for inference: only
 :func:`merge_attention` has a derivative.
 
-On ``mps`` and on CUDA tensors one kernel reads keys and values once for all queries that share them, in parts put together by another one
-(Dao et al., "Flash-Decoding for long-context inference", 2023); elsewhere some operators of torch do. What lies
-beyond a sequence's length is never read.
+On ``mps`` and on CUDA tensors one kernel reads keys and values once for all queries that share them, in splits that
+another one combines (Dao et al., "Flash-Decoding for long-context inference", 2023); elsewhere several operators of
+torch do. Elements beyond a sequence's length are never read.
 """
 
 from __future__ import annotations
@@ -51,19 +52,21 @@ def paged_attention(
     out: Tensor | None = None,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Attention of the last tokens of sequences over all of their tokens, whose keys and values are in pages of a cache.
+    """Attention of the last tokens of sequences over all of their tokens, whose keys and values are in pages of a
+    cache.
 
-    query: ``(B, Hq, E)``, or ``(B, L, Hq, E)`` for the last L tokens of each sequence, of which each sees what is not behind it.
-    key_cache: ``(pages, page size, Hkv, E)``. value_cache: ``(pages, page size, Hkv, Ev)``. block_table: int32, ``(B, pages of a
-    sequence)``; what it holds behind a sequence's last page does not matter. seq_lens: int32 or int64, ``(B,)``, the tokens of each
-    sequence, with the queries' own. Returns ``(B, Hq, Ev)`` or ``(B, L, Hq, Ev)``. scale: ``1 / sqrt(E)`` unless given.
-    window_size: how many keys before the token are seen, -1 for all; its second number has no effect. softcap, sinks and
-    alibi_slopes: as :func:`~metalops.ops.attention` has them. k_scale, v_scale: of the codes, a number or a float32 tensor without
-    dimensions. out: is resized and cast to as with torch's own functions. return_lse: also the log-sum-exp, float32, with the sizes of the result but
-    for the features. Sequences without tokens have the result zero and -inf.
+    query: ``(B, Hq, E)``, or ``(B, L, Hq, E)`` for the last L tokens of each sequence, with causal attention among
+    them. key_cache: ``(pages, page size, Hkv, E)``. value_cache: ``(pages, page size, Hkv, Ev)``. block_table: int32,
+    ``(B, pages of a sequence)``; entries after a sequence's last page are ignored. seq_lens: int32 or int64, ``(B,)``,
+    the tokens of each sequence, with the queries' own. Returns ``(B, Hq, Ev)`` or ``(B, L, Hq, Ev)``. scale: ``1 /
+    sqrt(E)`` unless given. window_size: how many keys before the token are seen, -1 for all; its second number has no
+    effect. softcap, sinks and alibi_slopes: as in :func:`~metalops.ops.attention`. k_scale, v_scale: of the quants, a
+    number or a float32 tensor without dimensions. out: is resized and cast to as with torch's own functions.
+    return_lse: also returns the lse (log-sum-exp), float32, with the sizes of the result without the features.
+    Sequences without tokens have the result zero and -inf.
 
-    RuntimeError for other shapes, dtypes that do not fit together, several devices, and pages that the cache does not have; ValueError for
-    other options.
+    Raises RuntimeError for other shapes, dtypes that do not fit together, several devices, and pages that the cache
+    does not have; ValueError for other options.
     """
     name = "paged_attention"
     if query.dim() not in (3, 4):
@@ -113,11 +116,12 @@ def reshape_and_cache(
 ) -> None:
     """Stores the keys and values of tokens in slots of a cache.
 
-    key: ``(T, Hkv, E)``. value: ``(T, Hkv, Ev)``. key_cache, value_cache: ``(pages, page size, Hkv, E or Ev)``, which are written to.
-    slot_mapping: int32 or int64, ``(T,)``; a token whose slot is -1 is skipped. k_scale, v_scale: what keys and values are divided by, a
-    number or a float32 tensor without dimensions.
+    key: ``(T, Hkv, E)``. value: ``(T, Hkv, Ev)``. key_cache, value_cache: ``(pages, page size, Hkv, E or Ev)``, which
+    are written to. slot_mapping: int32 or int64, ``(T,)``; a token whose slot is -1 is skipped. k_scale, v_scale: the
+    divisors of keys and values, a number or a float32 tensor without dimensions.
 
-    RuntimeError for other shapes, dtypes that do not fit together, several devices, and slots that the cache does not have.
+    Raises RuntimeError for other shapes, dtypes that do not fit together, several devices, and slots that the cache
+    does not have.
     """
     k_scale, k_number = _scale("reshape_and_cache", "k_scale", k_scale)
     v_scale, v_number = _scale("reshape_and_cache", "v_scale", v_scale)
@@ -129,12 +133,13 @@ def reshape_and_cache(
 def merge_attention(
     out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Attention over the keys of two calls, of the results of these: the result and its log-sum-exp.
+    """Combines the results of attention over two sets of keys by their lse: returns the result and the lse over both
+    sets.
 
-    out_a, out_b: ``(..., Ev)``, of one dtype. lse_a, lse_b: float32, ``(...)``, natural logarithms. A result whose log-sum-exp is -inf takes no part;
-    where both are, the result is zero. Differentiable.
+    out_a, out_b: ``(..., Ev)``, of one dtype. lse_a, lse_b: float32, ``(...)``, natural logarithms. A result whose lse
+    is -inf does not contribute; if both are -inf, the result is zero. Differentiable.
 
-    RuntimeError for other shapes, dtypes and several devices.
+    Raises RuntimeError for other shapes, dtypes and several devices.
     """
     return torch.ops.metalops.merge_attention.default(out_a, lse_a, out_b, lse_b)
 
@@ -143,7 +148,7 @@ OPERATORS = (paged_attention, reshape_and_cache, merge_attention)
 
 
 def _scale(name: str, argument: str, scale: Scale) -> tuple[Tensor | None, float]:
-    """A scale as a tensor and a number, which both multiply."""
+    """Returns a scale as a tensor and a number, whose product it is."""
     if scale is None:
         return None, 1.0
     if not isinstance(scale, Tensor):
@@ -254,7 +259,7 @@ def _check_cache(name: str, argument: str, cache: Tensor, tokens: Tensor) -> Non
 def _check_reshape(
     key, value, key_cache, value_cache, slots, k_scale, v_scale, k_number, v_number
 ) -> Sequence[tuple[Tensor, Tensor, Tensor | None, float]]:
-    """Tokens, the cache they go to, and its scales as a tensor and a number: of keys and of values."""
+    """Returns, for keys and for values: the tokens, their cache, and its scale as a tensor and a number."""
     name = "reshape_and_cache"
     elsewhere.check_devices(
         key=key, value=value, key_cache=key_cache, value_cache=value_cache, slot_mapping=slots
@@ -339,12 +344,13 @@ def _check_pages(name: str, pages: Tensor, matter: Tensor, count: int) -> None:
 
 
 def _bytes(cache: Tensor) -> Tensor:
-    """A cache of what torch does not index, as what it does."""
+    """Returns a cache of a dtype that torch cannot index as one that it can."""
     return cache.view(torch.uint8) if cache.dtype.itemsize == 1 else cache
 
 
 def _tokens(cache: Tensor, table: Tensor | None, lengths: Tensor) -> Tensor:
-    """Those of each sequence, ``(B, tokens, Hkv, features)``, as they are stored; beyond their lengths there may be anything."""
+    """Returns the tokens of each sequence, ``(B, tokens, Hkv, features)``, as they are stored; beyond their lengths
+    they are arbitrary."""
     if table is None:
         return cache
     places = torch.arange(table.shape[1], device=table.device) * cache.shape[1]
@@ -444,7 +450,7 @@ def _reshape_and_cache(
 
 
 def _rotated(tokens: Tensor, places: Tensor, cosines, sines, interleaved: bool) -> Tensor:
-    """places: of the tokens, ``(B, L)``."""
+    """Applies rotary embeddings. places: positions of the tokens, ``(B, L)``."""
     wrong = (places < 0) | (places >= cosines.shape[0])
     if wrong.any():
         raise RuntimeError(
@@ -511,7 +517,7 @@ def _check_parts(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> 
 
 
 def _share(lse: Tensor, other: Tensor) -> Tensor:
-    # inf - inf is NaN, and so would its derivative be, even where it is not taken.
+    # inf - inf is NaN, and so would its derivative be, even where it is not selected.
     is_same = (lse == other) & lse.isinf()
     share = torch.sigmoid(torch.where(is_same, 0, lse) - torch.where(is_same, 0, other))
     return torch.where(lse == -torch.inf, 0, share)[..., None]
@@ -552,7 +558,7 @@ def _paged_on_cuda(*args):
     lse = query.new_empty([batch, heads, queries], dtype=torch.float32)
     if queries * heads > decoding.MOST_ROWS * key.shape[2] and starts is None:
         lengths = lengths.int()
-        # Codes are numbers of the query's dtype, which their products with the scale would not be.
+        # Quants are exact in the query's dtype, which their products with the scale would not be.
         key = caching.gather(key, table, lengths, None, 1.0, query.dtype)
         value = caching.gather(value, table, lengths, v_scale, value_scale, query.dtype)
         tokens = (x.transpose(1, 2) for x in (query, key, value))
@@ -665,7 +671,7 @@ def _derivatives(args, results, grads, wanted):
 
 # ---- registration ----------------------------------------------------------------------------------
 
-# The schemas are as csrc/ops/attention/attention_decode.mm and csrc/ops/attention/attention_cache.mm have them.
+# The schemas agree with csrc/ops/attention/attention_decode.mm and csrc/ops/attention/attention_cache.mm.
 register(
     Operator(
         "paged_attention(Tensor query, Tensor key_cache, Tensor value_cache, Tensor? block_table, Tensor seq_lens, "

@@ -1,10 +1,10 @@
-"""Weights of 1 to 8 bits and products with them.
+"""GEMM and GEMV with quantised weights of 1 to 8 bits.
 
-The names and the numerics are those of MLX; packed weights of mlx-community's checkpoints, of torchao (``affine``; its offsets
-are our biases) and of bitsandbytes (``nf4`` and ``fp4``) are taken as they are.
+The names and the numerics are those of MLX; packed weights of mlx-community's checkpoints, of torchao (``affine``; its
+offsets are biases here) and of bitsandbytes (``nf4`` and ``fp4``) are taken as they are.
 
 ======== ======== ================ ======================== =========================== ===================================
-mode     bits     group_size       scales                   biases                      value of a code
+mode     bits     group_size       scales                   biases                      value of a quant
 ======== ======== ================ ======================== =========================== ===================================
 affine   1 to 8   32 64 128 256    dtype of the weights     that of scales, needed      ``code scale + bias``
 mxfp4    4        32               uint8: e8m0              none                        e2m1 times scale
@@ -13,14 +13,15 @@ nvfp4    4        16               uint8: e4m3              none                
 nf4, fp4 4        32 64 ... 4096   float32                  none                        of bitsandbytes' tables, times scale
 ======== ======== ================ ======================== =========================== ===================================
 
-Packed weights are ``(..., N, K bits / 8)`` uint8; views of the same bytes as int32 and uint32 are taken too. Scales and biases
-are ``(..., N, K / group_size)``. K is a multiple of the group's size, in mode affine of 8 only, with a shorter last group.
+Packed weights are ``(..., N, K bits / 8)`` uint8; views of the same bytes as int32 and uint32 are accepted, too. Scales
+and biases are ``(..., N, K / group_size)``. K is a multiple of the group's size, in mode affine of 8 only, with a
+shorter last group.
 
-Activations are float32, float16 or bfloat16; scales and biases of mode affine are taken in their dtype, sums are in float32.
-Derivatives of any order flow to activations, scales, biases and bias. ``out=`` is resized and cast to as with torch's own
-functions. Autocast lowers the precision as that of a linear layer.
-Wrong shapes, bits, groups and biases are ValueErrors. On ``mps`` kernels decode weights where they multiply them, on CUDA
-tensors too for few rows; elsewhere operators of torch do.
+Activations are float32, float16 or bfloat16; scales and biases of mode affine are taken in their dtype, sums are in
+float32. Derivatives of any order flow to activations, scales, biases and bias. ``out=`` is resized and cast to as with
+torch's own functions. Autocast lowers the precision as that of a linear layer. Wrong shapes, bits, groups and biases
+are ValueErrors. On ``mps``, and on CUDA tensors for small batches, weights are dequantised inside the GEMM/GEMV kernel;
+elsewhere operators of torch do it.
 """
 
 from __future__ import annotations
@@ -47,17 +48,17 @@ def quantize(
     mode: str = "affine",
     global_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """``(packed, scales, biases)`` of weights ``(..., N, K)``; biases are None but in mode affine.
+    """``(packed, scales, biases)`` of weights ``(..., N, K)``; biases are None except in mode affine.
 
-    bits, group_size: by default 4 and 64, or what the mode has. global_scale: of mode nvfp4, one float32, usually the size of the
-    largest weight, to which the largest code (6) times the largest scale (448) then comes: weights are codes times scales times
-    ``global_scale / 2688``, as MLX has it (2688 times torchao's per_tensor_scale).
+    bits, group_size: by default 4 and 64, or those of the mode. global_scale: of mode nvfp4, one float32, usually the
+    magnitude of the largest weight, which the largest quant (6) times the largest scale (448) then represents: weights
+    are quants times scales times ``global_scale / 2688``, as in MLX (2688 times torchao's per_tensor_scale).
 
-    affine, as MLX: ``scale`` is the group's range over ``2^bits - 1``, and the extreme farther from zero and, nearly, zero are
-    codes; of 1 bit, both extremes. mxfp4, mxfp8: scales are the smallest powers of two that are no less than the largest over 6 or
-    448 (MLX from 0.32.4 on; before that the nearest in their logarithm, and torchao's default rounds down); nvfp4: the e4m3 nearest
-    to the largest over 6. Codes are the nearest, ties to even ones, but for nf4 and fp4, whose thresholds are those of
-    bitsandbytes. Not differentiable.
+    affine, as MLX: ``scale`` is the group's range over ``2^bits - 1``, and the extreme farther from zero and, nearly,
+    zero are representable; with 1 bit, both extremes. mxfp4, mxfp8: scales are the smallest powers of two that are no
+    less than the largest magnitude over 6 or 448 (MLX from 0.32.4 on; before that the nearest in their logarithm, and
+    torchao's default rounds down); nvfp4: the e4m3 nearest to the largest magnitude over 6. Quants are the nearest,
+    ties to even ones, except for nf4 and fp4, whose thresholds are those of bitsandbytes. Not differentiable.
     """
     bits, group_size = formats.usual(mode, bits, group_size)
     if weight.dim() == 0:
@@ -66,7 +67,7 @@ def quantize(
     formats.check_columns("quantize", weight.shape[-1], group_size, mode)
     if global_scale is not None:
         formats.check_global("quantize", global_scale, mode)
-        # Weights that are all zero are zero with any number.
+        # Weights that are all zero are zero with any scale.
         global_scale = global_scale.detach()
         global_scale = torch.where(global_scale == 0, 1, global_scale)
     packed, scales, biases = torch.ops.metalops.quantize.default(
@@ -87,7 +88,7 @@ def dequantize(
     dtype: torch.dtype | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """The weights ``(..., N, K)``, rounded once. dtype: by default that of scales, or float32 where those are bytes."""
+    """The weights ``(..., N, K)``, rounded once. dtype: by default that of scales, or float32 if those are bytes."""
     p = formats.checked("dequantize", packed, scales, biases, global_scale, bits, group_size, mode)
     return delivered("dequantize", _dequantize(p, None, dtype), out)
 
@@ -105,10 +106,10 @@ def quantized_matmul(
     global_scale: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """``x w^T`` with the weights ``w`` that are packed, or ``x w`` without transpose.
+    """``x w^T`` with the packed weights ``w``, or ``x w`` without transpose.
 
-    x: ``(..., M, K)`` (``(..., M, N)``), its batch broadcast against that of the weights as torch.matmul does; with weights of
-    two dimensions, ``(..., K)``. Returns ``(..., M, N)`` (``(..., M, K)``) of the dtype of x.
+    x: ``(..., M, K)`` (``(..., M, N)``), its batch broadcast against that of the weights as torch.matmul does; with
+    weights of two dimensions, ``(..., K)``. Returns ``(..., M, N)`` (``(..., M, K)``) of the dtype of x.
     """
     p = formats.checked(
         "quantized_matmul", packed, scales, biases, global_scale, bits, group_size, mode
@@ -129,7 +130,7 @@ def quantized_linear(
     global_scale: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """``x w^T + bias`` as torch.nn.functional.linear, with the weights ``w (N, K)`` that are packed. bias: ``(N,)``."""
+    """``x w^T + bias`` as torch.nn.functional.linear, with the packed weights ``w (N, K)``. bias: ``(N,)``."""
     p = formats.checked(
         "quantized_linear", packed, scales, biases, global_scale, bits, group_size, mode
     )

@@ -24,11 +24,10 @@ _MOST_ELEMENTS = 2**32 - 4  # that one launch takes whatever the layout
 
 @dataclass(frozen=True)
 class Kernels:
-    """Of an operator. file: of kernels/, without its ending. functor: without "_functor"; that of the gradients has "_backward"
-    besides. operands, numbers, gradients: how many there are. halving: whether the operands are the halves of one tensor.
-    swapped: whether the functors take them in reverse order. integers_stay: whether integers stay integers. rounds: whether
-    the functor takes operands in half precision, and rounds.
-    """
+    """The kernels of an operator. file: of kernels/, without its ending. functor: without "_functor"; that of the
+    gradients has the additional suffix "_backward". operands, numbers, gradients: their numbers. halving: true if the
+    operands are the halves of one tensor. swapped: true if the functors take them in reverse order. integers_stay: true
+    if integers stay integers. rounds: true if the functor takes operands in half precision, and rounds."""
 
     file: str
     functor: str

@@ -87,11 +87,11 @@ class _Declaration:
 def pointwise(*, gradient: Gradient, **about) -> Callable[[FunctionType], Callable[..., Tensor]]:
     """Makes the operator that a function declares.
 
-    gradient: of a halving operator, of the two halves. integers_stay: whether integers stay integers, and bool is refused.
-    halving: whether it takes the two halves of its only operand. rounds: whether the function takes floating-point operands
-    in the dtype that they have in common. functor: of kernels/<module>.metal, without "_functor" at the end; by default the
-    operator's name. swapped: whether it takes the operands in reverse order. shares_backward: another operator whose
-    operator for the gradient it uses. check: raises for wrong numbers.
+    gradient: for a halving operator, of the two halves. integers_stay: true if integers stay integers, and bool is
+    rejected. halving: true if it takes the two halves of its only operand. rounds: true if the function takes
+    floating-point operands in their common dtype. functor: of kernels/<module>.metal, without "_functor" at the end; by
+    default the operator's name. swapped: true if it takes the operands in reverse order. shares_backward: another
+    operator whose gradient operator it uses. check: raises for wrong numbers.
     """
     return functools.partial(_declare, _Declaration(gradient, **about))
 
@@ -141,7 +141,7 @@ def _implement(
     operands: int,
     numbers: _elsewhere.Numbers,
 ) -> dict[str, Elsewhere]:
-    """Registers the kernels for tensors that are not on mps; what they are, by dispatch key."""
+    """Registers the kernels for tensors that are not on mps; returns them by dispatch key."""
 
     def compute(outputs, inputs, scalars) -> None:
         dtype = _elsewhere.promoted_dtype(inputs, not about.integers_stay)
@@ -200,14 +200,14 @@ def _implement(
 
 
 def _define(name: str, parameters: list[inspect.Parameter], about: _Declaration) -> None:
-    """Makes the operator and that for its gradient, where there are no compiled parts that do."""
+    """Defines the operator and its gradient operator, if there are no compiled parts that do."""
     arguments = []
     for parameter in parameters:
         called = "self" if parameter.name == "input" else parameter.name
         default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
         arguments.append(f"{parameter.annotation} {called}{default}")
     operands = sum(p.annotation == "Tensor" for p in parameters)
-    # The gradient of an operand that the function for the gradient can do without is that of the result.
+    # The gradient of an operand that the gradient function does not take is that of the result.
     kinds = [p.kind for p in inspect.signature(about.gradient).parameters.values()]
     taken = operands - kinds.count(inspect.Parameter.VAR_POSITIONAL)
     backward = f"{about.shares_backward or name}_backward"
@@ -241,7 +241,7 @@ def _define(name: str, parameters: list[inspect.Parameter], about: _Declaration)
 def _formula(
     name: str, about: _Declaration, tensors: Sequence[Tensor], numbers: Sequence[float]
 ) -> list[Tensor]:
-    """The gradients in operators of torch, which can be differentiated again."""
+    """Returns the gradients in operators of torch, which can be differentiated again."""
     if not about.halving:
         return list(about.gradient(*tensors, *numbers))
     grad, whole = tensors
@@ -257,7 +257,7 @@ def _tensors(overload: OpOverload) -> int:
 
 
 def _face(declaration: FunctionType, name: str, doc: str | None) -> FunctionType:
-    """The function ``name`` with the declaration's parameters, and ``out`` unless it works in place."""
+    """Returns the function ``name`` with the declaration's parameters, and ``out`` unless it works in place."""
     count = declaration.__code__.co_argcount
     arguments = ", ".join(declaration.__code__.co_varnames[:count])
     inplace = name != declaration.__name__

@@ -1,4 +1,4 @@
-"""Registration of operators that are not pointwise: what an operator is made of on each device, and what torch asks of it."""
+"""Registration of operators that are not pointwise: their kernels on each device, and their rules for torch."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from . import fake
 
 @dataclass(frozen=True)
 class Operator:
-    """schema: as the compiled parts have it, which define the operator where they are there. cpu, cuda, fake: kernels.
+    """schema: as in the compiled parts, which define the operator if they are there. cpu, cuda, fake: kernels.
 
-    gradients(args, results, grads, wanted): the gradients of the first arguments; those of results that nothing was made of are
-    None. needs_results: whether it takes results, which are kept then, else None. formula: the same as the operator in
-    differentiable operators, for forward mode. vmap: a rule. lowered(dtype, device, *args): the arguments as autocast has them.
+    gradients(args, results, grads, wanted): returns the gradients of the first arguments; grads of unused results are
+    None. needs_results: true if it needs the results, which are saved then; else results is None. formula: the operator
+    in differentiable operators, for forward mode. vmap: a rule. lowered(dtype, device, *args): the arguments after
+    autocast.
     """
 
     schema: str
@@ -44,7 +45,7 @@ class Operator:
 
 
 def register(*operators: Operator) -> None:
-    """Registers them in the namespace metalops."""
+    """Registers the operators in the namespace metalops."""
     library = fake.fragment("metalops")
     for operator in operators:
         base = operator.schema.partition("(")[0]
@@ -75,7 +76,7 @@ def _autocast(overload, lowered: Callable, device: str, keys: DispatchKeySet, *a
 
 
 def _differentiable(overload, operator: Operator, keyset: DispatchKeySet, *args):
-    """The operator's kernel for autograd."""
+    """Runs the operator's autograd kernel."""
 
     def run():
         with below_autograd():
@@ -96,7 +97,7 @@ def _differentiable(overload, operator: Operator, keyset: DispatchKeySet, *args)
 
 
 def derivatives_of(formula: Callable) -> Callable:
-    """What Operator.gradients is for an operator that is the same as the formula."""
+    """Returns Operator.gradients for an operator that is equal to the formula."""
 
     def gradients(args, results, grads, wanted):
         places = [i for i, is_wanted in enumerate(wanted) if is_wanted]
@@ -115,7 +116,7 @@ def derivatives_of(formula: Callable) -> Callable:
 
 
 class _NotDifferentiable(Recorded):
-    """A call whose gradient is an error."""
+    """A call whose gradient raises."""
 
     @staticmethod
     def forward(ctx, results: tuple, name: str, *args):

@@ -1,6 +1,6 @@
-"""torch.vmap. Of pointwise operators: one call for the whole batch, whose dimension comes first.
+"""Rules for torch.vmap. For pointwise operators: one call for the whole batch, whose dimension comes first.
 
-Other packages that define operators with ``<metalops/pointwise.h>`` use :func:`register_vmap` too.
+Other packages that define operators with ``<metalops/pointwise.h>`` use :func:`register_vmap`, too.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from . import fake
 
 
 def _without_batch(tensor: Tensor, dim: int | None) -> Tensor:
-    """A tensor on no device with the shape of one element of the batch."""
+    """Returns a meta tensor with the shape of one element of the batch."""
     shape = [n for i, n in enumerate(tensor.shape) if i != dim]
     return torch.empty(shape, dtype=tensor.dtype, device="meta")
 
 
 def _batch_first(tensors: Sequence[Tensor], dims: Sequence[int | None]) -> list[Tensor]:
-    """The tensors with the batch dimension first, aligned so that the others broadcast as they do in one element."""
+    """Returns the tensors with the batch dimension first, aligned so that the others broadcast as they do in one
+    element."""
     elements = [_without_batch(x, dim) for x, dim in zip(tensors, dims, strict=True)]
     rank = max(x.dim() for x in elements)
     result = []
     for tensor, dim, element in zip(tensors, dims, elements, strict=True):
         if dim is not None:
             if rank > 0 and element.dim() == 0:
-                # A tensor without dimensions does not decide about the dtype; with that of the batch it would.
+                # A dimensionless tensor does not decide the dtype; with the batch dimension it would.
                 tensor = tensor.to(fake.pointwise_result(*elements, integers_to_float=False).dtype)
             tensor = tensor.movedim(dim, 0)[(slice(None),) + (None,) * (rank - element.dim())]
         result.append(tensor)
@@ -35,7 +36,8 @@ def _batch_first(tensors: Sequence[Tensor], dims: Sequence[int | None]) -> list[
 
 
 def sequence_of_calls(overload, info, in_dims: Sequence[int | None], args: Sequence):
-    """A rule's answer where the samples are not those of one call: a call for each, whose results are stacked."""
+    """Returns a rule's result if the samples cannot be combined in one call: a call for each, whose results are
+    stacked."""
     results = []
     for i in range(info.batch_size):
         one = [
@@ -52,7 +54,7 @@ def sequence_of_calls(overload, info, in_dims: Sequence[int | None], args: Seque
 def register_vmap(name: str, tensors: int, *, needs_dimension: bool = False) -> None:
     """Registers the rule for the operator ``name`` ("namespace::name"), whose first ``tensors`` arguments are operands.
 
-    needs_dimension: whether it refuses operands without dimensions, as those that halve the last one do.
+    needs_dimension: true if it rejects operands without dimensions, as those that halve the last one do.
     """
     namespace, base = name.split("::")
     op = getattr(getattr(torch.ops, namespace), base).default

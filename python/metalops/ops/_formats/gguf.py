@@ -1,4 +1,5 @@
-"""The blocks of GGUF files in operators of torch: what ggml-quants.c has in dequantize_row_*, and kernels/quantized/gguf_blocks.h too."""
+"""Dequantisation of GGUF blocks in operators of torch: ggml-quants.c's dequantize_row_*, as in
+kernels/quantized/gguf_blocks.h."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ _TWICE_E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
 
 def _half(blocks: Tensor, at: int) -> Tensor:
-    """One for each block, ``(blocks, 1)``."""
+    """Returns the half at offset `at` of each block, ``(blocks, 1)``."""
     return blocks[:, at : at + 2].contiguous().view(torch.float16).float()
 
 
 def _nibbles(codes: Tensor) -> Tensor:
-    """``(..., 16)`` bytes to ``(..., 32)`` codes: the lower halves come first."""
+    """Unpacks ``(..., 16)`` bytes to ``(..., 32)`` quants: the lower nibbles come first."""
     return torch.cat([codes & 15, codes >> 4], -1).int()
 
 
@@ -52,7 +53,7 @@ def _q8_0(b: Tensor) -> Tensor:
 
 
 def _pairs_of_bits(codes: Tensor) -> Tensor:
-    """64 bytes to 256 codes of two bits: of each 32 bytes, the lowest first."""
+    """Unpacks 64 bytes to 256 quants of two bits: in each 32 bytes, the lowest bits first."""
     halves = codes.reshape(-1, 2, 1, 32)
     shifts = torch.arange(0, 8, 2, dtype=torch.uint8, device=codes.device)[:, None]
     return (halves >> shifts & 3).flatten(1).int()
@@ -78,7 +79,7 @@ def _q3_k(b: Tensor) -> Tensor:
 
 
 def _scales_and_minima(packed: Tensor) -> tuple[Tensor, Tensor]:
-    """12 bytes to eight numbers of six bits each."""
+    """Unpacks 12 bytes to eight scales and eight minima of six bits each."""
     a, b, c = packed.int().unflatten(1, (3, 4)).unbind(1)
     scales = torch.cat([a & 63, (c & 15) | (a >> 6) << 4], 1)
     minima = torch.cat([b & 63, (c >> 4) | (b >> 6) << 4], 1)
@@ -86,7 +87,7 @@ def _scales_and_minima(packed: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _halves(codes: Tensor) -> Tensor:
-    """128 bytes to 256 codes: of each 32 bytes, the lower halves first."""
+    """Unpacks 128 bytes to 256 quants: in each 32 bytes, the lower nibbles first."""
     parts = codes.reshape(-1, 4, 1, 32)
     return torch.cat([parts & 15, parts >> 4], 2).flatten(1).int()
 
@@ -137,7 +138,8 @@ def _mxfp4(b: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Type:
-    """number: of ggml. size, bytes: of a block. values: of blocks ``(blocks, bytes)``, ``(blocks, size)`` in float32."""
+    """A ggml type. number: of ggml. size, bytes: of a block. values: dequantises blocks ``(blocks, bytes)`` to
+    ``(blocks, size)`` in float32."""
 
     number: int
     size: int
@@ -164,7 +166,7 @@ BY_NUMBER = {known.number: known for known in TYPES.values()}
 
 
 def type_of(qtype: str | int) -> Type:
-    """ValueError for those that there are not."""
+    """Returns the type of a name or number. Raises ValueError for unknown ones."""
     known = TYPES.get(qtype.upper()) if isinstance(qtype, str) else BY_NUMBER.get(int(qtype))
     if known is None:
         names = ", ".join(f"{name!r} ({about.number})" for name, about in TYPES.items())
@@ -173,7 +175,7 @@ def type_of(qtype: str | int) -> Type:
 
 
 def checked(name: str, data: Tensor, qtype: str | int, dimensions: int | None = None) -> Type:
-    """The type. ValueError for data that is not of whole blocks."""
+    """Returns the type. Raises ValueError for data that does not consist of whole blocks."""
     known = type_of(qtype)
     if data.dtype != torch.uint8 or data.dim() == 0:
         raise ValueError(
@@ -191,7 +193,7 @@ def checked(name: str, data: Tensor, qtype: str | int, dimensions: int | None = 
 
 
 def dequantized(data: Tensor, known: Type) -> Tensor:
-    """data: ``(..., bytes)``. In float32."""
+    """Returns the weights of data ``(..., bytes)`` in float32."""
     count = data.shape[-1] // known.bytes
     if data.numel() == 0:
         return data.new_empty([*data.shape[:-1], count * known.size], dtype=torch.float32)

@@ -1,8 +1,8 @@
-"""What quantised weights are: modes, packing and scales, in operators of torch.
+"""Formats of quantised weights: modes, packing and scales, in operators of torch.
 
-Codes of ``bits`` bits lie one behind the other along a row, each from its lowest bit on, as MLX and torchao have them. In modes
-nf4 and fp4 they are those of bitsandbytes: the first of two in the higher half of a byte. The kernels of kernels/quantized/quantized.metal
-compute the same, to the last bit in float32.
+Quants of ``bits`` bits are packed without gaps along a row, each from its lowest bit on, as in MLX and torchao. Modes
+nf4 and fp4 have bitsandbytes' packing: the first of two in the higher nibble of a byte. The kernels of
+kernels/quantized/quantized.metal compute the same, to the last bit in float32.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _BYTES = (torch.uint8, torch.int32, torch.uint32)
 
 @dataclass(frozen=True)
 class Mode:
-    """bits, groups: that it has; the first are the usual ones. scale: dtype of scales, None for that of weights. biases: whether
-    there are some. short: whether the last group of a row may be shorter."""
+    """A quantisation mode. bits, groups: the supported ones; the first are the defaults. scale: dtype of scales, None
+    for that of weights. biases: true if there are biases. short: true if the last group of a row may be shorter."""
 
     bits: tuple[int, ...]
     groups: tuple[int, ...]
@@ -68,7 +68,7 @@ _NF4_THRESHOLDS = (
     -0.13791173323988914,
     -0.045525018125772476,
     0.03979014977812767,
-    0.1202552542090416,  # the float that bitsandbytes' 0.1202552504837513f is
+    0.1202552542090416,  # the float nearest to bitsandbytes' 0.1202552504837513f
     0.2035212516784668,
     0.2920137718319893,
     0.3893125355243683,
@@ -87,7 +87,7 @@ _E2M1_THRESHOLDS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 
 
 def usual(mode: str, bits: int | None, group_size: int | None) -> tuple[int, int]:
-    """bits and group_size, or those of the mode. ValueError for others than it has."""
+    """Returns bits and group_size, by default those of the mode. Raises ValueError for others than it supports."""
     if mode not in MODES:
         known = ", ".join(map(repr, MODES))
         raise ValueError(f"quantized weights: mode must be one of {known}, but is {mode!r}")
@@ -114,7 +114,7 @@ def check_columns(name: str, columns: int, group_size: int, mode: str) -> None:
 
 
 def as_bytes(name: str, argument: str, packed: Tensor, dtypes=_BYTES) -> Tensor:
-    """The same bytes as uint8."""
+    """Returns the same bytes as uint8."""
     if packed.dtype not in dtypes:
         known = ", ".join(map(str, dtypes))
         raise ValueError(f"{name}: {argument} must be one of {known}, but is {packed.dtype}")
@@ -125,7 +125,7 @@ def as_bytes(name: str, argument: str, packed: Tensor, dtypes=_BYTES) -> Tensor:
 
 @dataclass(frozen=True)
 class Packed:
-    """Weights that were found to be right."""
+    """Quantised weights that were checked."""
 
     codes: Tensor
     scales: Tensor
@@ -137,11 +137,11 @@ class Packed:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the weights."""
+        """The shape of the weights."""
         return (*self.codes.shape[:-1], self.codes.shape[-1] * 8 // self.bits)
 
     def of_dtype(self, dtype: torch.dtype) -> Packed:
-        """With scales and biases of that dtype where scales are those of the weights' dtype."""
+        """Returns the weights with scales and biases of that dtype, if scales have the weights' dtype."""
         if MODES[self.mode].scale is not None or self.scales.dtype == dtype:
             return self
         return Packed(
@@ -155,7 +155,7 @@ class Packed:
         )
 
     def map(self, function) -> Packed:
-        """With function applied to codes, scales and biases."""
+        """Returns the weights with function applied to codes, scales and biases."""
         biases = None if self.biases is None else function(self.biases)
         return Packed(
             function(self.codes),
@@ -178,7 +178,7 @@ def checked(
     group_size: int | None,
     mode: str,
 ) -> Packed:
-    """ValueError for weights that no quantize() gives."""
+    """Returns the checked weights. Raises ValueError for weights that no quantize() returns."""
     bits, group_size = usual(mode, bits, group_size)
     about = MODES[mode]
     if packed.dim() < 2:
@@ -234,7 +234,7 @@ def is_high_first(mode: str) -> bool:
 
 
 def pack(codes: Tensor, bits: int, high_first: bool = False) -> Tensor:
-    """codes: ``(..., K)`` int64. Returns ``(..., K bits / 8)`` uint8."""
+    """Packs quants. codes: ``(..., K)`` int64. Returns ``(..., K bits / 8)`` uint8."""
     eight = codes.reshape(*codes.shape[:-1], codes.shape[-1] // 8, 8)
     if high_first:
         eight = eight.unflatten(-1, (4, 2)).flip(-1).flatten(-2)
@@ -249,7 +249,7 @@ def pack(codes: Tensor, bits: int, high_first: bool = False) -> Tensor:
 
 
 def unpack(packed: Tensor, bits: int, high_first: bool = False) -> Tensor:
-    """The codes, ``(..., K)`` int64."""
+    """Returns the quants, ``(..., K)`` int64."""
     groups = packed.reshape(*packed.shape[:-1], packed.shape[-1] // bits, bits).long()
     word = groups[..., 0]
     for i in range(1, bits):
@@ -262,7 +262,7 @@ def unpack(packed: Tensor, bits: int, high_first: bool = False) -> Tensor:
 
 
 def values_of(codes: Tensor, mode: str) -> Tensor:
-    """What codes stand for, in float32."""
+    """Returns the values of quants before scaling, in float32."""
     if mode == "affine":
         return codes.float()
     if mode == "mxfp8":
@@ -276,7 +276,7 @@ def values_of(codes: Tensor, mode: str) -> Tensor:
 
 
 def scale_values(scales: Tensor, mode: str) -> Tensor:
-    """In float32."""
+    """Returns the scales in float32."""
     if mode in ("mxfp4", "mxfp8"):
         exponent = scales.to(torch.int32)
         bits = torch.where(exponent == 0, 0x00400000, exponent << 23)
@@ -287,7 +287,7 @@ def scale_values(scales: Tensor, mode: str) -> Tensor:
 
 
 def _global_factor(global_scale: Tensor) -> Tensor:
-    """By what all scales are multiplied."""
+    """Returns the factor of all scales."""
     return global_scale.reshape(()) / (6 * 448)
 
 
@@ -298,7 +298,7 @@ def of_each_element(of_group: Tensor, group_size: int, columns: int) -> Tensor:
 
 
 def dequantized(p: Packed) -> Tensor:
-    """The weights in float32, ``(..., K)``."""
+    """Returns the weights in float32, ``(..., K)``."""
     codes = unpack(p.codes, p.bits, is_high_first(p.mode))
     scales = scale_values(p.scales, p.mode)
     if p.global_scale is not None:
@@ -307,7 +307,7 @@ def dequantized(p: Packed) -> Tensor:
     values = values_of(codes, p.mode)
     if p.biases is None:
         return values * scales
-    # Rounded once, as the kernels have it.
+    # Rounded once, as in the kernels.
     biases = of_each_element(p.biases.float(), p.group_size, codes.shape[-1])
     return (values.double() * scales.double() + biases.double()).float()
 
@@ -343,12 +343,12 @@ def _codes(x: Tensor, mode: str) -> Tensor:
 def quantized(
     weight: Tensor, global_scale: Tensor | None, bits: int, group_size: int, mode: str
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The codes in bytes, scales and biases."""
+    """Returns the packed quants in bytes, scales and biases."""
     columns = weight.shape[-1]
     groups = -(-columns // group_size)
     w = weight.float()
     missing = groups * group_size - columns
-    if missing:  # the last element again changes no extremes
+    if missing:  # repeating the last element changes no extremes
         w = torch.cat([w, w[..., -1:].expand(*w.shape[:-1], missing)], -1)
     w = w.unflatten(-1, (groups, group_size))
     low, high = (x.unsqueeze(-1) for x in torch.aminmax(w, dim=-1))
