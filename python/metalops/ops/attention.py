@@ -421,10 +421,10 @@ def _check_numbers(call: Call) -> None:
 
 
 class _Attended(NamedTuple):
-    """Of a call that is not packed, in float32. weights, kept: of each query and key; what dropout multiplies weights by, or
-    None. sink: the weights of the sinks, or None. distance: of a query from the key on its diagonal. slope: the derivative of
-    the softcap, or None. query, key and value: as numbers, with zeros beyond the length of the keys.
-    """
+    """The intermediates of a call that is not packed, in float32. weights, kept: for each query and key; kept is the
+    factor of dropout, or None. sink: the weights of the sinks, or None. distance: of a query from the key on its
+    diagonal. slope: the derivative of the softcap, or None. query, key and value: with zeros beyond the length of the
+    keys."""
 
     query: Tensor
     key: Tensor

@@ -160,11 +160,12 @@ def gather_quantized_matmul(
     mode: str = "affine",
     global_scale: Tensor | None = None,
 ) -> Tensor:
-    """Products of pairs of matrices: of ``x[lhs]`` and of the weights ``w[rhs]``, as experts of a mixture need them.
+    """Batched GEMM of pairs of matrices: of ``x[lhs]`` and of the weights ``w[rhs]``, as mixtures of experts need it.
 
-    x: ``(..., M, K)`` and weights: ``(..., N, K)``, whose batches the indices count flattened; each by default all of them in
-    order. The indices broadcast. Returns ``(*indices, M, N)``. sorted_indices: a promise that rhs_indices do not descend, for
-    speed only. RuntimeError for indices that are not of matrices, when next the device is waited for.
+    x: ``(..., M, K)`` and weights: ``(..., N, K)``; the indices count their flattened batches, and each default to all
+    matrices in order. The indices broadcast. Returns ``(*indices, M, N)``. sorted_indices: a promise that rhs_indices
+    do not descend, for speed only. Raises RuntimeError for out-of-range indices, at the next synchronisation with the
+    device.
     """
     name = "gather_quantized_matmul"
     p = formats.checked(name, packed, scales, biases, global_scale, bits, group_size, mode)
@@ -202,7 +203,7 @@ def quantized_embedding(
 ) -> Tensor:
     """The rows ``indices`` of weights ``(N, K)``: ``(*indices, K)``. dtype: as in :func:`dequantize`.
 
-    RuntimeError for indices that are not of rows, when next the device is waited for.
+    Raises RuntimeError for out-of-range indices, at the next synchronisation with the device.
     """
     name = "quantized_embedding"
     p = formats.checked(name, packed, scales, biases, global_scale, bits, group_size, mode)
@@ -256,7 +257,7 @@ def _check_operands(
 
 
 def _every_matrix(x: Tensor) -> Tensor:
-    """The numbers of the matrices of a batch."""
+    """Returns the indices of the matrices of a batch."""
     batch = x.shape[:-2]
     return torch.arange(math.prod(batch), device=x.device).reshape(batch)
 
@@ -313,7 +314,7 @@ def _matmul(
 
 
 def _packed(packed, scales, biases, global_scale, bits, group_size, mode) -> formats.Packed:
-    if mode == "int8":  # of int8_linear, which has checked them
+    if mode == "int8":  # int8_linear has checked these
         return formats.Packed(packed, scales, None, None, 8, 0, mode)
     return formats.checked(
         "quantized weights", packed, scales, biases, global_scale, bits, group_size, mode
@@ -375,7 +376,8 @@ def _scales_gradient_kernel(grad, packed, scales, bits, group_size, mode):
 
 
 def _on_cuda(composed, kernels):
-    """kernels: what composed gives, by our kernels, where they take it."""
+    """Returns a kernel that runs `kernels`, the CUDA counterpart of `composed`, if they support the sizes, else
+    `composed`."""
 
     def kernel(*args):
         tensors = (x for x in args if isinstance(x, Tensor))
@@ -442,7 +444,7 @@ def _differentiate_dequantize(args, results, grads, wanted):
 
 
 def _differentiate_scales_gradient(args, results, grads, wanted):
-    # It is the transpose of what dequantize() does to scales and biases.
+    # It is the transpose of dequantize()'s linear map of scales and biases.
     grad, packed, scales, *numbers = args
     of_scales, of_biases = (torch.zeros_like(scales) if x is None else x for x in grads)
     biases = of_biases if numbers[-1] == "affine" else None
@@ -481,7 +483,7 @@ def _column_sums(rows: Tensor) -> Tensor:
 
 
 def _weight_gradient(grad, x, matrices, left, right, transpose) -> Tensor:
-    """``(matrices, N, K)``."""
+    """Returns the gradient of the dequantised weights, ``(matrices, N, K)``."""
     inputs = x if left is None else x[left]
     lines, columns = (grad, inputs) if transpose else (inputs, grad)
     if grad.shape[0] == 1 and right is None:
@@ -495,7 +497,7 @@ def _weight_gradient(grad, x, matrices, left, right, transpose) -> Tensor:
 
 
 def _lowered(dtype, device, x, packed, scales, biases, bias, *others) -> tuple:
-    """As torch's autocast has its linear layers."""
+    """Casts the arguments as torch's autocast does for linear layers."""
     if others[-1] in ("affine", "int8"):
         scales = scales.to(dtype)
         biases = None if biases is None else biases.to(dtype)
@@ -506,7 +508,7 @@ def _lowered(dtype, device, x, packed, scales, biases, bias, *others) -> tuple:
 
 
 def _batch(size: int, x: Tensor | None, dim: int | None) -> Tensor | None:
-    """With the batch first."""
+    """Returns a tensor with the batch dimension first."""
     if x is None:
         return None
     return x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
@@ -577,7 +579,7 @@ def _vmap_matmul(info, in_dims, *args):
 def _index_of_all(
     size: int, index: Tensor | None, dim: int | None, matrices: Tensor, of_matrices: int | None
 ) -> Tensor:
-    """The numbers of the matrices of each sample's pairs, among those of all samples."""
+    """Returns the indices of the matrices in each sample's pairs, among those of all samples."""
     count = matrices.shape[0] if of_matrices is None else matrices.movedim(of_matrices, 0).shape[1]
     if index is None:
         index = torch.arange(count, device=matrices.device)
@@ -589,7 +591,7 @@ def _index_of_all(
 
 # ---- registration --------------------------------------------------------------------------------
 
-# As csrc/ops/quantized/quantized.mm and csrc/ops/quantized/quantized_matmul.mm have them.
+# The schemas agree with csrc/ops/quantized/quantized.mm and csrc/ops/quantized/quantized_matmul.mm.
 register(
     Operator(
         "quantize(Tensor weight, Tensor? global_scale, int bits, int group_size, str mode) -> (Tensor, Tensor, Tensor)",

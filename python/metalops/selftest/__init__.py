@@ -26,7 +26,7 @@ SECONDS = 110.0
 
 
 def parts() -> dict[str, Callable[[], Iterator[Check]]]:
-    """What is compared, by the name of the part."""
+    """Returns the comparisons, by the name of the part."""
     return {
         "operators of metalops.ops": operators.pointwise,
         "gradients of metalops.ops": operators.gradients,
@@ -39,13 +39,13 @@ def parts() -> dict[str, Callable[[], Iterator[Check]]]:
 
 
 class Report:
-    """The file, written as things happen: if a kernel ends the process, the last line says which."""
+    """The file, written line by line as checks run: if a kernel ends the process, the last line says which."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
 
     def line(self, text: str = "", *, show: bool = False) -> None:
-        # Nobody needs to know the names of users.
+        # User names stay private.
         text = text.replace(os.path.expanduser("~"), "~")
         self._file.write(text + "\n")
         self._file.flush()
@@ -69,7 +69,7 @@ def _head(report: Report) -> None:
 def run(
     report: Report, chosen: Iterable[str] | None = None, seconds: float = SECONDS
 ) -> tuple[int, int, int]:
-    """Runs the parts; how many checks there were, how many failed, and how many there was no time for."""
+    """Runs the parts; returns the number of checks, of failures, and of checks skipped for lack of time."""
     start = time.monotonic()
     done = failed = left = 0
     for part, checks in parts().items():

@@ -1,4 +1,4 @@
-"""One comparison of the self-test, and what its failure says."""
+"""One comparison of the self-test, and the message of its failure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ _PRINTED = 32
 
 @dataclass(frozen=True)
 class Check:
-    """run: raises where something is wrong."""
+    """A check. run: raises if something is wrong."""
 
     name: str
     run: Callable[[], None]
 
 
 def describe(tree: Any) -> str:
-    """Arguments of a call, one a line: of tensors dtype, sizes, strides and, if there are few, the values."""
+    """Describes the arguments of a call, one a line: for tensors dtype, sizes, strides and, if there are few, the
+    values."""
     lines = []
     for x in pytree.tree_leaves(tree):
         if not isinstance(x, Tensor):
@@ -48,7 +49,8 @@ class Mismatch(AssertionError):
 
 
 def assert_near(actual: Tensor, expected: Tensor, bound: float, inputs: Any) -> None:
-    """Raises unless the norm of the difference is at most bound times that of the expected result, which is on the CPU."""
+    """Raises unless the norm of the difference is at most bound times that of the expected result, which is on the CPU.
+    """
     actual, expected = actual.detach().cpu().double(), expected.detach().cpu().double()
     problem = None
     if actual.shape != expected.shape:

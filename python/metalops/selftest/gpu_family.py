@@ -1,4 +1,4 @@
-"""The families of GPUs that Metal counts this Mac's among: what kernels may use depends on them."""
+"""The GPU families of this Mac according to Metal, which determine the features that kernels may use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _METAL = {"Metal3": 5001, "Metal4": 5002}
 
 
 def names() -> list[str]:
-    """The newest of Apple's families and of Metal's, or nothing where there is no Metal."""
+    """Returns the newest of Apple's families and of Metal's, or nothing without Metal."""
     if sys.platform != "darwin":
         return []
     metal = ctypes.CDLL("/System/Library/Frameworks/Metal.framework/Metal")

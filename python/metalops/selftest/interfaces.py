@@ -1,4 +1,5 @@
-"""The ways to write a kernel in Python, each with what is particular to it; and torch's own classes and compilers around them."""
+"""Checks of the interfaces for kernels in Python, each with its particular features, and of torch's own classes and
+compilers around them."""
 
 from __future__ import annotations
 
@@ -167,7 +168,7 @@ def _traced() -> None:
 
 
 def _training() -> None:
-    """A small model learns, by the same steps as on the CPU."""
+    """Checks that a small model learns by the same steps as on the CPU."""
     torch.manual_seed(0)
     x, target = torch.randn(64, 20), torch.randn(64, 8)
     first, second = torch.randn(40, 20) / 5, torch.randn(8, 20) / 5

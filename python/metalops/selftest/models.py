@@ -1,4 +1,4 @@
-"""What language models are made of: attention, products of matrices and quantised weights, on mps and on the CPU."""
+"""Checks of the building blocks of language models: attention, GEMM and quantised weights, on mps and on the CPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from ..testing import make, to_device
 from ..testing.samples import FLOATS
 from .check import Check, assert_near, dtype_name
 
-# Of the norm of what the CPU computes in float32: half precision rounds operands of products, results and sums of gradients.
+# Bounds relative to the norm of the CPU's result in float32: half precision rounds operands of GEMM, results and sums
+# of gradients.
 _FORWARD = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 _BACKWARD = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
@@ -30,7 +31,7 @@ def _float(tree: Any) -> Any:
 def _compare(
     function: Callable[..., Any], args: tuple, dtype: torch.dtype, grad: bool = False
 ) -> None:
-    """The function on mps with operands of the dtype, and on the CPU with the same numbers in float32."""
+    """Compares the function on mps with operands of the dtype, and on the CPU with the same numbers in float32."""
     args = pytree.tree_map_only(Tensor, lambda x: x.to(dtype) if x.is_floating_point() else x, args)
     results = []
     for operands in (to_device(args, "mps"), _float(args)):
@@ -57,7 +58,7 @@ def _normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 def attention() -> Iterator[Check]:
-    """Masks, windows, groups of heads, odd sizes; packed sequences; a cache on pages."""
+    """Checks masks, windows, grouped heads, odd sizes; packed sequences; a paged cache."""
 
     def operands(heads=4, groups=2, queries=45, keys=70, features=64):
         yield _normal(2, heads, queries, features)
@@ -136,7 +137,7 @@ def _made_of(kind: str) -> Iterator[None]:
 
 
 def _in_both_ways(run: Callable[[], None]) -> Callable[[], None]:
-    """By tensors where the system has Metal 4's, and by simdgroup matrices."""
+    """Runs with Metal 4's tensors, if the system has them, and with simdgroup matrices."""
 
     def both() -> None:
         for kind in ("tensor", "simdgroup"):
@@ -147,7 +148,7 @@ def _in_both_ways(run: Callable[[], None]) -> Callable[[], None]:
 
 
 def products() -> Iterator[Check]:
-    """Linear layers with activations, grouped products, products of bytes and of 8-bit floats."""
+    """Checks linear layers with activations, grouped GEMM, GEMM of int8 and of 8-bit floats."""
     weight, bias, x = _normal(72, 80, seed=1) / 9, _normal(72, seed=2), _normal(100, 80)
     experts, ends = _normal(3, 80, 48, seed=3) / 9, torch.tensor([10, 10, 100], dtype=torch.int32)
     for dtype in FLOATS:
@@ -220,7 +221,7 @@ _MODES = (
 
 
 def quantised() -> Iterator[Check]:
-    """Packing, unpacking, and products of few rows and of many, in every mode and type."""
+    """Checks packing, unpacking, and GEMM of small and large batches, in every mode and type."""
     weight = _normal(96, 256, seed=1) / 16
     for mode, bits, group in _MODES:
         for dtype in FLOATS:

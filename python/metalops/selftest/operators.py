@@ -1,6 +1,5 @@
-"""Pointwise operators and ATen's, compared with the CPU: a call or more of each kernel file that is not about products of
-matrices or attention.
-"""
+"""Checks of pointwise operators and of ATen's, against the CPU: at least one call of each kernel file that is not about
+GEMM or attention."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def _reporting_inputs(run: Callable[..., None], cases: Iterator[Case]) -> None:
 
 
 def _operators() -> Iterator[Operator]:
-    """Each with what it is declared by as its reference, and 2 for numbers that have no default."""
+    """Yields each operator with its declaration as the reference, and 2 for scalars without a default."""
     for about in declared.values():
 
         @functools.wraps(about.declaration)
@@ -55,8 +54,8 @@ def _operators() -> Iterator[Operator]:
 
 
 def _check_at_limits(op, reference, case: Case, device: str, *, name: str) -> None:
-    """Infinities, NaN and limits of the range, where a result depends on the precision in which it is computed, and torch's
-    CPU kernels on how many elements there are: it is to be what float32 gives or what float64 gives."""
+    """Checks infinities, NaN and limits of the range, where a result depends on the precision in which it is computed,
+    and with torch's CPU kernels on the number of elements: it must equal the result in float32 or in float64."""
     actual = op(*to_device(case.args, device), **case.kwargs).cpu()
     right = torch.zeros(actual.shape, dtype=torch.bool)
     for precise in (False, True):
@@ -70,7 +69,7 @@ def _check_at_limits(op, reference, case: Case, device: str, *, name: str) -> No
 
 
 def pointwise() -> Iterator[Check]:
-    """Every operator in every layout, shape, dtype and promotion."""
+    """Checks every operator in every layout, shape, dtype and promotion."""
     for operator in _operators():
         for dtype in (*FLOATS, torch.int32):
 
@@ -86,7 +85,7 @@ def pointwise() -> Iterator[Check]:
             yield Check(f"{operator.name} {dtype_name(dtype)}", run)
 
 
-# For those whose declaration rounds by steps that have no derivative.
+# References for operators whose declaration rounds by steps without a derivative.
 _DIFFERENTIABLE = {"fma": lambda a, b, c: a * b + c}
 
 
@@ -95,7 +94,7 @@ def _has_gradient(case: Case) -> bool:
 
 
 def gradients() -> Iterator[Check]:
-    """Every fourth case in float32, and one in half precision."""
+    """Checks every fourth case in float32, and one in half precision."""
     for operator in _operators():
         for dtype in FLOATS:
 
@@ -117,12 +116,12 @@ def gradients() -> Iterator[Check]:
 
 
 def _of_float64(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of torch's CPU, computed in float64; results that are floating-point have the dtype of the first argument."""
+    """Returns torch's CPU function computed in float64; floating-point results have the dtype of the first argument."""
 
     @functools.wraps(function)
     def reference(*args):
         dtype = args[0].dtype
-        # torch's CPU operators may go wrong about strides: _masked_softmax does.
+        # torch's CPU operators may mishandle strides: _masked_softmax does.
         wide = [(x.double() if x.is_floating_point() else x).contiguous() for x in args]
         results = function(*wide)
         if not dtype.is_floating_point:
@@ -133,7 +132,7 @@ def _of_float64(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _calls() -> Iterator[tuple[str, Callable[..., Any], tuple[Tensor, ...], bool]]:
-    """(name in the tolerance policy, function, operands, whether it has a gradient); samples are float32."""
+    """Yields (name in the tolerance policy, function, operands, true if it has a gradient); samples are float32."""
 
     def x(*shape, low=-4.0, high=4.0, seed=0):
         return make(shape, torch.float32, low=low, high=high, seed=seed)
@@ -211,14 +210,14 @@ def _calls() -> Iterator[tuple[str, Callable[..., Any], tuple[Tensor, ...], bool
 
 
 def _exponential(a):
-    """Of a symmetric matrix by its eigenvalues and eigenvectors, whose signs are free."""
+    """Returns the exponential of a symmetric matrix from its eigenvalues and eigenvectors, whose signs are free."""
     values, vectors = torch.linalg.eigh(a if a.dtype == torch.float64 else a.float())
     return (vectors * values.exp().unsqueeze(-2) @ vectors.mT).to(a.dtype)
 
 
 def _from_eigenvalues(a):
-    """The exponential again, of a matrix with complex eigenvalues. Its eigenvectors are orthogonal: of others the solution
-    could be wrong in more digits than the tolerance allows."""
+    """Returns the exponential of a matrix with complex eigenvalues. Its eigenvectors are orthogonal: with others the
+    solution could be wrong in more digits than the tolerance allows."""
     wide = a if a.dtype == torch.float64 else a.float()
     values, vectors = torch.linalg.eig(wide - wide.mT)
     return torch.linalg.solve(vectors.mT, (vectors * values.exp().unsqueeze(-2)).mT).mT.real.to(
@@ -240,7 +239,7 @@ def _indefinite(x, b):
 
 
 def _singular(a):
-    """Something of singular values and vectors, of which the signs are free."""
+    """Returns a function of singular values and vectors that does not depend on the free signs."""
     u, values, v = torch.linalg.svd(
         a if a.dtype == torch.float64 else a.float(), full_matrices=False
     )
@@ -253,7 +252,8 @@ def _there_and_back(rows):
 
 
 def _sparse(a, b):
-    """A matrix of diagonals and products of sparse matrices, which torch's CPU sums in the precision of the elements."""
+    """Returns a matrix of diagonals and products of sparse matrices, which torch's CPU sums in the precision of the
+    elements."""
     wide = torch.promote_types(a.dtype, torch.float32)
     sparse = a.to(wide).relu().to_sparse()
     places = torch.arange(20, device=a.device) - 9
@@ -276,7 +276,7 @@ def _masked_softmax(x):
 
 
 def _median_of_bool(x):
-    """torch's CPU operator has none of bool."""
+    """torch's CPU operator does not support bool."""
     return torch.median(x > 0) if x.is_mps else torch.median((x > 0).int()).bool()
 
 
@@ -324,7 +324,7 @@ def _adagrad(parameter, gradient):
 
 
 def _factories() -> Iterator[Check]:
-    """What takes no tensor, and random numbers, of which only the distribution can be compared."""
+    """Checks factories, and random numbers, of which only the distribution can be compared."""
 
     def logspace():
         torch.testing.assert_close(
@@ -356,7 +356,7 @@ def aten_dtypes(operands: tuple[Tensor, ...]) -> tuple[torch.dtype, ...]:
     return FLOATS if operands[0].is_floating_point() else (operands[0].dtype,)
 
 
-# What takes float32 only: in the tolerance policy's name.
+# Operators that take float32 only, by the tolerance policy's name.
 _SINGLE = (
     "pdist",
     "nn.functional.ctc_loss",
@@ -371,7 +371,7 @@ _SINGLE = (
 
 
 def aten() -> Iterator[Check]:
-    """Contiguous and strided operands, results and gradients."""
+    """Checks contiguous and strided operands, results and gradients."""
     for name, function, operands, differentiable in _calls():
         dtypes = aten_dtypes(operands)
         for dtype in dtypes[:1] if name in _SINGLE else dtypes:

@@ -1,9 +1,9 @@
-"""What tests of operators need: sample tensors in every layout, checks against references on the CPU, one tolerance policy,
-and OpInfo entries.
+"""Tools for tests of operators: sample tensors in every layout, checks against references on the CPU, one tolerance
+policy, and OpInfo entries.
 
-Everything is made on the CPU and copied to the device with its layout, so the tests run unchanged on a Mac. This package
-is for other packages' operators as much as for ours: a test calls ``check_forward(op, reference, case, device)`` for each
-of ``elementwise_cases(...)``.
+Everything is made on the CPU and copied to the device with its layout, so the tests run unchanged on a Mac. This
+package is for other packages' operators as much as for those of metalops: a test calls ``check_forward(op, reference,
+case, device)`` for each of ``elementwise_cases(...)``.
 """
 
 from __future__ import annotations

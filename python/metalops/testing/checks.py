@@ -1,8 +1,8 @@
 """Checks of an operator on a device against a reference on the CPU.
 
-``op`` is the function under test, or an operator as ``torch.ops`` has it: ``torch.ops.ns.name`` or one of its overloads.
-``reference`` takes the same arguments, on the CPU, and computes with any precision: it
-is run in the operands' own dtypes, which shows what dtype to expect, and in float64, which shows what values.
+``op`` is the function under test, or an operator of ``torch.ops``: ``torch.ops.ns.name`` or one of its overloads.
+``reference`` takes the same arguments, on the CPU, and computes with any precision: it is run in the operands' own
+dtypes, which gives the expected dtype, and in float64, which gives the expected values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _wider(x: Tensor) -> Tensor:
 
 
 def in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` with its floating-point tensor arguments converted to float64 first."""
+    """Returns ``function`` with its floating-point tensor arguments converted to float64 first."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -45,7 +45,7 @@ def _in_float32(x: Tensor) -> Tensor:
 
 
 def _promoted(function: Callable[..., Any], convert: Callable[[Tensor], Tensor], case: Case) -> Any:
-    # Integers that the reference would promote to the default dtype are to be promoted to this precision instead.
+    # Integers that the reference would promote to the default dtype are promoted to this precision instead.
     args, kwargs = pytree.tree_map_only(Tensor, convert, (case.args, case.kwargs))
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64 if convert is _wider else torch.float32)
@@ -56,9 +56,8 @@ def _promoted(function: Callable[..., Any], convert: Callable[[Tensor], Tensor],
 
 
 def rounded_once(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """float64 or complex128 ``values`` rounded to ``dtype``. Tensor.to goes through float32 to half precision and rounds
-    twice.
-    """
+    """Returns float64 or complex128 ``values`` rounded to ``dtype``. Tensor.to goes through float32 to half precision
+    and rounds twice."""
     if values.is_complex() and dtype == torch.complex32:
         parts = torch.view_as_real(values.resolve_conj())
         return torch.view_as_complex(rounded_once(parts, torch.float16))
@@ -73,9 +72,9 @@ def rounded_once(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def expected_result(reference: Callable[..., Any], case: Case) -> Any:
-    """What the operator should return: the reference's dtypes, and its values computed in float64.
+    """Returns the operator's expected result: the reference's dtypes, and its values computed in float64.
 
-    In float32 for cases at the limits of the range (``Case.precise``).
+    Computed in float32 for cases at the limits of the range (``Case.precise``).
     """
     native = reference(*case.args, **case.kwargs)
     values = _promoted(reference, _wider if case.precise else _in_float32, case)
@@ -87,17 +86,16 @@ def expected_result(reference: Callable[..., Any], case: Case) -> Any:
 
 
 def _largest(x: Tensor) -> float:
-    """The largest finite magnitude."""
+    """Returns the largest finite magnitude."""
     magnitudes = (x.to(torch.complex128) if x.is_complex() else x.double()).detach().abs()
     finite = magnitudes[magnitudes.isfinite()]
     return finite.max().item() if finite.numel() else 0.0
 
 
 def _scale(expected: Tensor, operands: Sequence[Tensor]) -> float:
-    """What atol is in proportion to: the sample's largest result, or, where that may be what is left of terms that
-    cancelled, the largest operand: where an operand or the result has few different values, or all results are smaller
-    than a step between numbers like the operands.
-    """
+    """Returns the scale of atol: the sample's largest result, or, if terms may have cancelled in it, the largest
+    operand. The latter if an operand or the result has few different values, or if all results are smaller than a unit
+    in the last place of numbers like the operands."""
     result = _largest(expected)
     terms = max(map(_largest, operands), default=0.0)
     few = any(_has_few_values(x) for x in (expected, *operands))
@@ -131,14 +129,14 @@ def assert_close(
     """Raises AssertionError unless shapes and dtypes are equal and values as close as the tolerance policy asks for.
 
     name: the operator's. expected: on the CPU. operands: on the CPU, from which both were computed. dtype: in which the
-    operator computed, if not the result's; the coarser of the two counts. terms: how many rounded ones were added up.
+    operator computed, if not the result's; the coarser of the two counts. terms: the number of rounded terms in a sum.
 
-    Complex numbers are as close as their difference is small. Those that are not finite are equal where both parts are, or
-    where one of the two numbers has a part that is NaN: whether an infinity has one depends on the order of the arithmetic.
+    Complex numbers are compared by the magnitude of their difference. Non-finite ones are equal if both parts are, or
+    if one of the two numbers has a NaN part: whether an infinity has one depends on the order of the arithmetic.
 
-    The message has the first mismatch and, where operands and result have a common shape, the operands there. It says
-    whether the reference overflowed where the operator did not, which is not the operator's fault: the reference is to
-    be mended then.
+    The message has the first mismatch and, if operands and result have a common shape, the operands there. It says
+    whether the reference overflowed where the operator did not, which is a fault of the reference and not of the
+    operator.
     """
     actual = actual.detach().cpu()
     expected = expected.detach()
@@ -173,13 +171,13 @@ def _is_close(actual: Tensor, expected: Tensor, rtol: float, atol: float) -> Ten
     # torch compares no complex32.
     a, e = (x if x.dtype == torch.complex128 else x.to(torch.complex64) for x in (actual, expected))
     close = torch.isclose(a, e, rtol=rtol, atol=atol, equal_nan=True)
-    # An infinity whose other part is NaN is what arithmetic makes of one in some order, and NaN in another.
+    # Depending on the order of the arithmetic, an infinity may have a NaN part or be NaN altogether.
     is_either = ~a.isfinite() & ~e.isfinite() & (a.isnan() | e.isnan())
     return close | is_either
 
 
 def _element(x: Tensor, shape: torch.Size, index: tuple[int, ...]) -> Tensor | None:
-    """Of what is broadcast to a shape; None if it cannot be."""
+    """Returns an element of a tensor broadcast to a shape; None if it cannot be."""
     try:
         return x.detach().expand(shape)[index]
     except RuntimeError:
@@ -196,7 +194,7 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def _naming_the_case(check: Callable[..., None]) -> Callable[..., None]:
-    """Puts the name of the case into the message of a check that fails."""
+    """Adds the name of the case to the message of a check that fails."""
 
     @functools.wraps(check)
     def wrapper(op, reference, case: Case, *args, **kwargs) -> None:
@@ -217,7 +215,7 @@ def check_forward(
     *,
     name: str,
 ) -> None:
-    """Device, dtype, shape and values of the result. name: the operator's, for the tolerance policy."""
+    """Checks device, dtype, shape and values of the result. name: the operator's, for the tolerance policy."""
     args, kwargs = to_device((case.args, case.kwargs), device)
     actual = op(*args, **kwargs)
     expected = expected_result(reference, case)
@@ -232,7 +230,7 @@ def _differentiable(tree: Any) -> list[int]:
 
 
 def cotangents(like: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Gradients to send back: random, random with another layout, and an expanded one."""
+    """Yields gradients for the backward pass: random, random with another layout, and an expanded one."""
     yield "contiguous", make(like.shape, like.dtype, low=-2, high=2, seed=1)
     if like.dim() > 1:
         yield (
@@ -253,7 +251,7 @@ def _gradients(function: Callable[..., Tensor], tree: Any, cotangent: Tensor) ->
         leaves[i] = leaves[i].detach().requires_grad_()
     args, kwargs = pytree.tree_unflatten(leaves, spec)
     result = function(*args, **kwargs)
-    # torch's formulas of empty matrices give no gradients, which are zeros.
+    # torch's formulas for empty matrices return no gradients, which are zeros.
     return list(
         torch.autograd.grad(result, [leaves[i] for i in wanted], cotangent, materialize_grads=True)
     )
@@ -268,9 +266,9 @@ def check_gradient(
     *,
     name: str,
 ) -> None:
-    """Vector-Jacobian products with random cotangents, for all floating-point and complex tensors of the case.
+    """Checks vector-Jacobian products with random cotangents, for all floating-point and complex tensors of the case.
 
-    ValueError if it has none.
+    Raises ValueError if it has none.
     """
     native = reference(*case.args, **case.kwargs)
     inputs = _tensors((case.args, case.kwargs))
@@ -284,7 +282,7 @@ def check_gradient(
         actual = _gradients(op, on_device, to_device(cotangent, device))
         for i, (a, e, x) in enumerate(zip(actual, expected, wanted, strict=True)):
             try:
-                # It is computed in the result's dtype; of a broadcast operand it is a sum of rounded terms.
+                # It is computed in the result's dtype; for a broadcast operand it is a sum of rounded terms.
                 assert_close(
                     a,
                     e.to(x.dtype),
@@ -299,7 +297,7 @@ def check_gradient(
 
 
 def _with_border(shape: Iterable[int], dtype: torch.dtype, device: Any) -> tuple[Tensor, Tensor]:
-    """A strided view inside a tensor filled with a mark, and that tensor."""
+    """Returns a strided view inside a tensor filled with a mark, and that tensor."""
     shape = tuple(shape)
     whole = torch.full([2 * n + 3 for n in shape], 77, dtype=dtype, device=device)
     return whole[tuple(slice(1, 1 + 2 * n, 2) for n in shape)], whole
@@ -322,9 +320,8 @@ def _raises(message: str) -> Iterator[None]:
 
 
 def _taking_out(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """op(*args, **kwargs, out=out), also of an overload that has another one for ``out=`` and of operators of torch.ops,
-    which leave their warnings to stderr. ValueError where there is no such overload.
-    """
+    """Returns the function op(*args, **kwargs, out=out), also for an overload that has another one for ``out=`` and for
+    operators of torch.ops, which leave their warnings to stderr. Raises ValueError if there is no such overload."""
     if isinstance(op, OpOverloadPacket):
         overloads = [getattr(op, name) for name in op.overloads()]
         if not any(_out_name(one) for one in overloads):
@@ -345,7 +342,7 @@ def _taking_out(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _out_name(overload: OpOverload) -> str | None:
-    """What the only argument is called that a result is written to."""
+    """Returns the name of the only argument that a result is written to, or None."""
     names = [x.name for x in schema(overload).arguments if x.is_out]
     return names[0] if len(names) == 1 else None
 
@@ -355,8 +352,8 @@ def _inputs_of(overload: OpOverload) -> list[tuple[str, str]]:
 
 
 def _with_warnings(function: Callable[[], Any]) -> Any:
-    """function(), whose warnings of C++ are warnings of Python. torch has a handler for that around its own functions, but
-    not around operators that are called through torch.ops; ``apply_`` is such a function and calls one of Python.
+    """Returns function(), with C++ warnings as Python warnings. torch has a handler for that around its own functions,
+    but not around operators that are called through torch.ops; ``apply_`` is such a function and calls one of Python.
     """
     results = []
 
@@ -378,13 +375,13 @@ def check_out(
     name: str,
     differentiable: bool = True,
 ) -> None:
-    """``out=``: of the right size, empty, of a wrong size, strided, of other dtypes, overlapping itself or an input, on
-    another device, and with gradients.
+    """Checks ``out=``: of the right size, empty, of a wrong size, strided, of other dtypes, overlapping itself or an
+    input, on another device, and with gradients.
 
-    op: a function that takes ``out=``, ``torch.ops.ns.name``, its overload that takes it, or the one without, beside which
-    there is one that does; ValueError if there is none. The case needs a floating-point or complex result of at least two
-    dimensions with at least two elements in the last one, and a contiguous first operand. differentiable: whether the
-    operator has a derivative, and so refuses operands that require one.
+    op: a function that takes ``out=``, ``torch.ops.ns.name``, its overload that takes it, or the one without, beside
+    which there is one that does; raises ValueError if there is none. The case needs a floating-point or complex result
+    of at least two dimensions with at least two elements in the last one, and a contiguous first operand.
+    differentiable: whether the operator has a derivative, and so rejects operands that require one.
     """
     op = _taking_out(op)
     expected = expected_result(reference, case)
@@ -462,7 +459,7 @@ def check_inplace(
     *,
     name: str,
 ) -> None:
-    """The in-place form on a tensor of its own and on a strided view, the rest of whose storage must stay.
+    """Checks the in-place form on a tensor of its own and on a strided view, the rest of whose storage must stay.
 
     The case's first operand must have the shape and dtype of the result.
     """
@@ -497,10 +494,11 @@ def no_standins(allowed: Iterable[str] = ()) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_host_copies() -> Iterator[None]:
-    """Makes every copy from the device to the host raise RuntimeError: ``.item()``, ``.cpu()``, ``bool(x)`` and the like.
+    """Makes every copy from the device to the host raise RuntimeError: ``.item()``, ``.cpu()``, ``bool(x)`` and the
+    like.
 
-    Also inside operators and in autograd's threads. An operator that needs none never makes the host wait for the device.
-    On a Mac, where nothing can look into torch's own copies, it does nothing.
+    Copies inside operators and in autograd's threads count, too. An operator without such copies never synchronises. On
+    a Mac, where torch's own copies cannot be observed, it does nothing.
     """
     import metalops
 

@@ -1,4 +1,5 @@
-"""How a test tries a pointwise operator of ``metalops.ops``: its reference, and the operands with which both are called."""
+"""Test descriptions of the pointwise operators of ``metalops.ops``: their references, and the operands with which both
+are called."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ from .samples import FLOATS, INTEGERS, Case, elementwise_cases, make, special_va
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator of ``metalops.ops`` as tests see it; what its declaration says is taken from there.
+    """An operator of ``metalops.ops`` as tests see it; other properties are taken from its declaration.
 
-    reference: a function of the operator's name that computes the same of CPU tensors, in the operands' dtypes and exactly
-    in float64. arguments: keyword arguments with which both are tried. low, high: the range of its samples. bad_arguments:
-    keyword arguments that raise ValueError, and what its message has.
+    reference: a function of the operator's name that computes the same from CPU tensors, in the operands' dtypes and
+    exactly in float64. arguments: keyword arguments with which both are tried. low, high: the range of its samples.
+    bad_arguments: keyword arguments that raise ValueError, and a part of its message.
     """
 
     reference: Callable[..., Tensor]
@@ -46,17 +47,17 @@ class Operator:
 
     @property
     def operands(self) -> int:
-        """How many tensors it takes."""
+        """The number of tensors it takes."""
         return declared[self.name].operands
 
     @property
     def halving(self) -> bool:
-        """Whether it takes the two halves of its only operand."""
+        """True if it takes the two halves of its only operand."""
         return declared[self.name].halving
 
     @property
     def integers_stay(self) -> bool:
-        """Whether integers stay integers, and bool is refused."""
+        """True if integers stay integers, and bool is rejected."""
         return declared[self.name].integers_stay
 
     @property
@@ -68,17 +69,19 @@ class Operator:
         return (*FLOATS, *INTEGERS) if self.integers_stay else (*FLOATS, *INTEGERS, torch.bool)
 
     def sample(self, *shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
-        """An operand."""
+        """Returns an operand."""
         return make(shape, dtype, low=self.low, high=self.high, seed=seed)
 
     def simple_case(self, dtype: torch.dtype, *shape: int) -> Case:
-        """Contiguous operands of one shape, without broadcasting; by default one that gives a result of shape (4, 6)."""
+        """Returns contiguous operands of one shape, without broadcasting; by default one that gives a result of shape
+        (4, 6)."""
         shape = shape or ((4, 12) if self.halving else (4, 6))
         args = tuple(self.sample(*shape, dtype=dtype, seed=i) for i in range(self.operands))
         return Case("simple", args, self.arguments[-1])
 
     def cases(self, dtype: torch.dtype) -> Iterator[Case]:
-        """The whole matrix for floats and int64; for the other integers every fifth case and the special values."""
+        """Yields the whole matrix of cases for floats and int64; for the other integers every fifth case and the
+        special values."""
         if self.halving:
             cases = halving_cases(dtype, low=self.low, high=self.high)
         else:
@@ -90,7 +93,7 @@ class Operator:
 
 
 def halving_cases(dtype: torch.dtype, *, low: float, high: float) -> Iterator[Case]:
-    """Operands whose last dimension has even size, in all layouts."""
+    """Yields operands whose last dimension has even size, in all layouts."""
 
     def sample(*shape: int) -> Tensor:
         return make(shape, dtype, low=low, high=high, seed=sum(shape))

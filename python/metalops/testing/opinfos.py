@@ -1,4 +1,4 @@
-"""OpInfo entries of pointwise operators, for torch's own generic tests and for ours."""
+"""OpInfo entries of pointwise operators, for torch's own generic tests and for those of metalops."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _error_inputs(op: MetalOpInfo, device, **kwargs) -> Iterator[ErrorInput]:
 
 
 def opinfo(operator: Operator) -> MetalOpInfo:
-    """The entry of an operator."""
+    """Returns the OpInfo entry of an operator."""
     info = MetalOpInfo(
         f"metalops.ops.{operator.name}",
         op=operator.function,

@@ -1,4 +1,4 @@
-"""What references share: the dtypes to which torch promotes operands."""
+"""Dtype promotion, shared by references."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from torch import Tensor
 
 
 def floating(x: Tensor, *partners: Tensor) -> Tensor:
-    """``x`` in the floating-point dtype to which it is promoted together with its partners."""
+    """Returns ``x`` in the floating-point dtype to which it is promoted together with its partners."""
     dtype = torch.result_type(x, partners[0]) if partners else x.dtype
     return x.to(dtype if dtype.is_floating_point else torch.get_default_dtype())
 
 
 def _common_dtype(*operands: Tensor) -> torch.dtype:
-    """To which all operands are promoted at once, as in torch.where: in pairs, ((a, b), c) may differ from (a, (b, c))
-    if there are operands without dimensions.
-    """
+    """Returns the dtype to which all operands are promoted at once, as in torch.where: in pairs, ((a, b), c) may differ
+    from (a, (b, c)) if there are operands without dimensions."""
     with_dimensions = [x.dtype for x in operands if x.dim()]
     without = [x.dtype for x in operands if not x.dim()]
     if not with_dimensions or not without:
@@ -29,12 +28,12 @@ def _common_dtype(*operands: Tensor) -> torch.dtype:
 
 
 def promoted(*operands: Tensor) -> list[Tensor]:
-    """All in the dtype that they have in common."""
+    """Returns the operands in their common dtype."""
     dtype = _common_dtype(*operands)
     return [x.to(dtype) for x in operands]
 
 
 def halves(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Of the last dimension."""
+    """Returns the two halves of the last dimension."""
     d = x.shape[-1] // 2
     return x[..., :d], x[..., d:]

@@ -1,4 +1,4 @@
-"""Sample tensors on the CPU: every memory layout, shape and special value that an operator may meet."""
+"""Sample tensors on the CPU: every memory layout, shape and special value that an operator may encounter."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 class Case:
     """The arguments of one call, on the CPU.
 
-    precise: whether a reference in float64 says what to expect. Not so for operands at the limits of their range, where
-    the result depends on the precision in which it is computed.
+    precise: True if a reference in float64 gives the expected values. False for operands at the limits of their range,
+    where the result depends on the precision in which it is computed.
     """
 
     name: str
@@ -42,7 +42,7 @@ def make(
     high: float | None = None,
     seed: int = 0,
 ) -> Tensor:
-    """A random tensor on the CPU, uniform in [low, high]; by default [-5, 5], for unsigned integers [0, 10]."""
+    """Returns a random tensor on the CPU, uniform in [low, high]; by default [-5, 5], for unsigned integers [0, 10]."""
     generator = torch.Generator().manual_seed(seed)
     if dtype == torch.bool:
         return torch.randint(0, 2, tuple(shape), generator=generator).bool()
@@ -64,7 +64,7 @@ def make(
 def layouts(
     dtype: torch.dtype, *, low: float | None = None, high: float | None = None, seed: int = 0
 ) -> Iterator[tuple[str, Tensor]]:
-    """Tensors of all memory layouts and sizes, each with a name."""
+    """Yields tensors of all memory layouts and sizes, each with a name."""
     seeds = itertools.count(seed * 1000)
 
     def sample(*shape: int) -> Tensor:
@@ -101,9 +101,9 @@ def layouts(
 
 
 def special_values(dtype: torch.dtype) -> Tensor:
-    """1-d: NaN, infinities, both zeros, denormals and limits; for integers their limits and what float64 cannot hold; of
-    complex numbers in either part beside zero, and those that decide what is finite in both parts.
-    """
+    """Returns, in one dimension: NaN, infinities, both zeros, denormals and limits; for integers their limits and
+    numbers that float64 cannot represent; for complex numbers these in either part with zero in the other, and numbers
+    at the limits of being finite in both parts."""
     if dtype == torch.bool:
         return torch.tensor([False, True])
     if dtype.is_complex:
@@ -145,10 +145,10 @@ def elementwise_cases(
     promote: bool = True,
     specials: bool = True,
 ) -> Iterator[Case]:
-    """Calls of an elementwise operator with ``arity`` tensor operands.
+    """Yields calls of an elementwise operator with ``arity`` tensor operands.
 
-    All memory layouts, in all operands and in one of them; broadcasting; promoted dtypes, if ``promote``; special values,
-    if ``specials``. low, high: the range of the operands, for complex dtypes of both parts.
+    All memory layouts, in all operands and in one of them; broadcasting; promoted dtypes, if ``promote``; special
+    values, if ``specials``. low, high: the range of the operands, for complex dtypes of both parts.
     """
 
     def sample(*shape: int, dtype: torch.dtype = dtype, seed: int) -> Tensor:
@@ -205,7 +205,7 @@ def _promoted_cases(arity: int, dtype: torch.dtype, sample) -> Iterator[Case]:
             yield Case(f"{other} in operand {place}", tuple(operands))
             operands[place] = sample(66, dtype=other, seed=71)[::2]
             yield Case(f"{other} step 2 in operand {place}", tuple(operands))
-            # Whether an operand without dimensions is rounded to the common dtype first is not specified.
+            # It is unspecified if an operand without dimensions is rounded to the common dtype first.
             operands[place] = sample(dtype=torch.int64, seed=72).abs().to(other)
             yield Case(f"0-d {other} in operand {place}", tuple(operands))
 
@@ -234,8 +234,8 @@ def _same_layout(tensor: Tensor, device: torch.device | str) -> Tensor:
 
 
 def to_device(tree: Any, device: torch.device | str) -> Any:
-    """Copies of all tensors in a tree of containers, with their strides, storage offsets and overlaps; views that are
-    conjugated or negated when they are read stay such views.
+    """Returns copies of all tensors in a tree of containers, with their strides, storage offsets and overlaps; lazily
+    conjugated or negated views stay such views.
 
     Tensors that share a storage do not share one afterwards. ``requires_grad`` is kept.
     """

@@ -1,17 +1,18 @@
-"""How far a result may be from its reference: one policy, and every exception to it with its reason.
+"""The tolerance policy: how far a result may be from its reference, and every exception with its reason.
 
-The reference is computed in float64 and rounded to the result's dtype, so the tolerances only have to cover the error of
-the operator itself: a few units in the last place, of the element or, where terms cancel, of the sample's largest.
+The reference is computed in float64 and rounded to the result's dtype, so the tolerances only have to cover the error
+of the operator itself: a few units in the last place, of the element or, where terms cancel, of the sample's largest.
 """
 
 from __future__ import annotations
 
 import torch
 
-# How large the numbers of ordinary samples are: those of samples.make.
+# The magnitude of ordinary samples: those of samples.make.
 ORDINARY = 5.0
 
-# The rtol of torch.testing.assert_close, and its atol for samples of ordinary numbers. Complex numbers have those of their parts.
+# The rtol of torch.testing.assert_close, and its atol for samples of ordinary numbers. Complex numbers have those of
+# their parts.
 _FORWARD = {
     torch.float64: (1e-7, 1e-7),
     torch.float32: (1.3e-6, 1e-5),
@@ -19,7 +20,7 @@ _FORWARD = {
     torch.bfloat16: (1.6e-2, 1e-5),
 }
 
-# Gradients multiply several rounded factors; those of a broadcast argument are sums of rounded terms besides.
+# Gradients multiply several rounded factors; those of a broadcast argument are also sums of rounded terms.
 _GRADIENT = {
     torch.float64: (1e-6, 1e-6),
     torch.float32: (1e-5, 2e-5),
@@ -39,7 +40,7 @@ _REFLECTORS = "of what are no reflectors in torch's samples: terms as large as 1
 _SYSTEMS = "systems whose solutions are larger than what they are made of"
 _STEPS = "made of operators that each round to the dtype, as in torch"
 
-# (operator, dtype, is it a gradient?): (rtol, atol for ordinary numbers, reason)
+# (operator, dtype, true for a gradient): (rtol, atol for ordinary numbers, reason)
 EXCEPTIONS: dict[tuple[str, torch.dtype, bool], tuple[float, float, str]] = {
     ("special.airy_ai", torch.float32, False): (1.3e-6, 4e-5, _AIRY),
     ("nn.functional.ctc_loss", torch.float32, True): (5e-4, 2e-4, _CTC),
@@ -69,11 +70,11 @@ EXCEPTIONS: dict[tuple[str, torch.dtype, bool], tuple[float, float, str]] = {
 def tolerance(
     name: str, dtype: torch.dtype, gradient: bool = False, scale: float = ORDINARY
 ) -> tuple[float, float]:
-    """(rtol, atol) for results of the operator ``name`` with this dtype. Integers and bool must be equal.
+    """Returns (rtol, atol) for results of the operator ``name`` with this dtype. Integers and bool must be equal.
 
-    scale: of the sample, as a rule its largest expected result. atol is in proportion to it, so that small numbers are
-    compared as closely as others, and not larger than for ordinary numbers, so that large ones hide nothing. It is never
-    less than a step between the dtype's smallest numbers, nor than what devices that have no denormals lose.
+    scale: of the sample, usually its largest expected result. atol is in proportion to it, so that small numbers are
+    compared as closely as others, and not larger than for ordinary numbers, so that large ones hide nothing. It is
+    never less than the dtype's smallest step, nor than the loss on devices that flush denormals.
     """
     if not (dtype.is_floating_point or dtype.is_complex):
         return 0.0, 0.0

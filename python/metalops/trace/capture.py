@@ -1,4 +1,4 @@
-"""Recording what operators launch on the software device."""
+"""Records the launches of operators on the software device."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from .._locks import recursive_lock
 from .format import Argument, Launch, Memory, Trace, Write, save
 from .numbers import kind_of
 
-_MOST_SCANNED = 65536  # bytes of a tensor of 64-bit integers in which addresses are looked for
+_MOST_SCANNED = 65536  # bytes of a tensor of 64-bit integers that is searched for addresses
 
 
 class Recorder:
-    """Puts launches into a trace."""
+    """Adds launches to a trace."""
 
     def __init__(self, largest: int | None, run: Callable | None):
-        """largest: of the memories whose contents are recorded, in bytes; None: any. run: what runs a launch; None: nothing
-        does."""
+        """largest: of the memories whose contents are recorded, in bytes; None: any. run: runs a launch; None: launches
+        are not run."""
         self.trace = Trace(made_by=_made_by())
         self.largest = largest
         self.run = run
         self.memories: dict[int, tuple[int, int]] = {}  # begin -> bytes, index in the trace
-        self.known: dict[int, bytes | None] = {}  # by index: digest of what the trace leaves there
+        self.known: dict[int, bytes | None] = {}  # by index: digest of the contents according to the trace
         self.noted: set[int] = set()  # indices of those whose addresses host code has asked for
         self.lock = recursive_lock()
 
@@ -67,7 +67,7 @@ class Recorder:
             self.trace.events[-1] = Launch(**{**vars(event), "results": results})
 
     def _shown(self, arguments: tuple[Argument, ...]) -> list[int]:
-        """The memories that a launch may look at."""
+        """Returns the memories that a launch may access."""
         indices = [a.memory for a in arguments if a.memory is not None]
         indices += [memory for a in arguments for _, memory, _ in a.addresses]
         return list(dict.fromkeys(indices))
@@ -77,7 +77,7 @@ class Recorder:
             value = _read(bound["begin"], bound["bytes"])
             addresses = self._addresses(value)
             kept = bytearray(value)
-            for at, _, _ in addresses:  # those of this process mean nothing in another
+            for at, _, _ in addresses:  # addresses of this process mean nothing in another
                 kept[at : at + 8] = bytes(8)
             return Argument(bound["index"], value=kept.hex(), addresses=addresses)
         if bound["bytes"] == 0 or bound["address"] == 0:
@@ -99,7 +99,7 @@ class Recorder:
         )
 
     def _addresses(self, data: bytes) -> tuple[tuple[int, int, int], ...]:
-        """(position, memory, offset) of the words that are addresses which host code has asked for."""
+        """Returns (position, memory, offset) of the words that are addresses which host code has asked for."""
         spans = [(b, size, i) for b, (size, i) in self.memories.items() if i in self.noted]
         words = struct.unpack_from(f"{len(data) // 8}Q", data) if spans else ()
         return tuple(
@@ -112,7 +112,7 @@ class Recorder:
     # ---- memory ----------------------------------------------------------------------------------
 
     def _memory(self, begin: int, bound: dict) -> int:
-        """The index of an allocation; what lay there before and has other bounds is no more."""
+        """Returns the index of an allocation; an earlier one at this address with another size has been freed."""
         size = bound["bytes"]
         known = self.memories.get(begin)
         if known is not None and known[0] == size:
@@ -134,7 +134,7 @@ class Recorder:
         return self.largest is None or self.trace.memories[index].bytes <= self.largest
 
     def _record_contents(self, index: int) -> None:
-        """A write event, unless the trace leaves in the memory what is there."""
+        """Records a write event, unless the memory has the contents that the trace leaves there."""
         memory = self.trace.memories[index]
         if not self._is_recorded(index):
             if index not in self.known:
@@ -148,7 +148,8 @@ class Recorder:
             self.trace.events.append(Write(index, self.trace.add_blob(data)))
 
     def _result(self, index: int, arguments: tuple[Argument, ...]) -> str | None:
-        """The contents of a memory after a launch, if it may have written there and all it saw is known."""
+        """Returns the name of the contents of a memory after a launch, if it may have written there and all its inputs
+        are known."""
         is_written = any(a.memory == index and a.writable for a in arguments) or any(
             index == memory for a in arguments for _, memory, _ in a.addresses
         )
@@ -157,7 +158,7 @@ class Recorder:
         data = _read(self._begin(index), self.trace.memories[index].bytes)
         self.known[index] = hashlib.sha256(data).digest()
         if not all(self._is_recorded(i) for i in self._shown(arguments)):
-            # Another run will not have these, since it has other inputs.
+            # Another run will not reproduce these, since it has other inputs.
             return None
         return self.trace.add_blob(data)
 
@@ -187,7 +188,7 @@ def _made_by() -> dict[str, str]:
 def capture(
     path: str | os.PathLike, contents: bool | int, execute: bool, gpu: bool
 ) -> Iterator[Trace]:
-    """See metalops.debug.capture."""
+    """Records launches; see metalops.debug.capture."""
     from metalops import _host, _is_software
 
     if not _is_software:
@@ -196,7 +197,7 @@ def capture(
         raise ValueError(f"capture: contents is True, False or a number of bytes, got {contents!r}")
     _outputs.check_file(path)
     largest = None if contents is True else int(contents)
-    before = _host.set_launch_hook(None)  # that of a capture around this one, perhaps
+    before = _host.set_launch_hook(None)  # perhaps that of an enclosing capture
     recorder = Recorder(largest, (before or run_by_default) if execute else None)
 
     def hook(launch) -> None:

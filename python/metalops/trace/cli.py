@@ -1,4 +1,4 @@
-"""`python -m metalops replay`."""
+"""`python -m metalops replay`: runs the launches of a trace again."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from ..debug import SanitizerError
 from .format import Trace, TraceError, load
 from .replay import DEVICES, Device, Row, copy_rate, replay
 
-# What stands for the tools of compute-sanitizer on the software device.
+# The sanitizers of the software device in place of compute-sanitizer's tools.
 _HOST_SANITIZERS = {"memcheck": "address", "racecheck": "thread"}
 
 
 def main(arguments: list[str]) -> int:
-    """The exit status: 0; 1 where a result is not the recorded one or a sanitizer found something; 2 where nothing ran."""
+    """Returns the exit status: 0; 1 if a result is not the recorded one or a sanitizer found something; 2 if nothing
+    ran."""
     parser = argparse.ArgumentParser(
         prog="python -m metalops replay",
         description="Runs the launches of a trace (metalops.debug.capture) again.",
@@ -92,7 +93,7 @@ def _sizes(sizes: tuple[int, int, int]) -> str:
 
 
 def _sanitized(options: argparse.Namespace) -> int:
-    """The same without --sanitize, in a process that has the sanitizer."""
+    """Replays without --sanitize, in a process that has the sanitizer."""
     again = [sys.executable, "-m", "metalops", "replay", options.trace, "--device", options.device]
     again += ["--check"] if options.check else []
     if options.device == "host":
@@ -102,7 +103,7 @@ def _sanitized(options: argparse.Namespace) -> int:
     if tool is None:
         print("metalops replay: compute-sanitizer is not in the path", file=sys.stderr)
         return 2
-    # Allocations of their own, so that what lies beyond one is nobody's.
+    # Separate allocations, so that memory beyond one belongs to none.
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     command = [tool, "--tool", options.sanitize, "--error-exitcode", "1", *again]
     return subprocess.run(command, env=environment).returncode

@@ -1,8 +1,8 @@
 """The file of a trace: a ZIP archive of trace.json, the Metal sources and the contents of memory.
 
-Sources and contents are named after their SHA-256, so what occurs twice is stored once, and another member of the archive is
-the SHA-256 of trace.json: what was damaged is noticed. What passes is read by schema.py. A trace is data: loading one runs
-nothing. (Replaying it runs its kernels.)
+Sources and contents are named after their SHA-256, so equal ones are stored once, and another member of the archive is
+the SHA-256 of trace.json: damage is noticed. schema.py reads what passes. A trace is data: loading one runs nothing.
+(Replaying it runs its kernels.)
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True)
 class Memory:
-    """An allocation. dtype, sizes, strides: of the tensor that first showed it to a kernel; dtype is None for other memory."""
+    """An allocation. dtype, sizes, strides: of the first tensor through which a kernel got it; dtype is None for other
+    memory."""
 
     bytes: int
     dtype: str | None = None
@@ -40,10 +41,10 @@ class Memory:
 
 @dataclass(frozen=True)
 class Write:
-    """What the host put into a memory: contents (a name), or of what kind they are, for those that were too large.
+    """A write of the host to a memory: contents (a name), or the kind of contents that were too large.
 
-    generator: {"kind": "normal"}, {"kind": "uniform", "low": l, "high": h}, {"kind": "integers", "low": l, "high": h} (both may occur), {"kind": "bernoulli",
-    "probability": p}, {"kind": "nothing"} for memory that nobody had written to.
+    generator: {"kind": "normal"}, {"kind": "uniform", "low": l, "high": h}, {"kind": "integers", "low": l, "high": h}
+    (both may occur), {"kind": "bernoulli", "probability": p}, {"kind": "nothing"} for uninitialised memory.
     """
 
     memory: int
@@ -53,10 +54,10 @@ class Write:
 
 @dataclass(frozen=True)
 class Argument:
-    """What is bound to a buffer: a place in a memory, or bytes that come with the launch (value, hexadecimal).
+    """The binding of a buffer: an offset in a memory, or bytes that are passed with the launch (value, hexadecimal).
 
-    tensor: (dtype, sizes, strides) if it is one. addresses: (position in the bytes, memory, offset in it) of the addresses
-    among them.
+    tensor: (dtype, sizes, strides) if it is one. addresses: (position in the bytes, memory, offset in it) of the
+    addresses among them.
     """
 
     index: int
@@ -70,8 +71,8 @@ class Argument:
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel's run. constants: hexadecimal bytes by index of function constant. results: contents by memory after it, of
-    those memories that it may write to and whose contents are all known."""
+    """A kernel's run. constants: hexadecimal bytes by index of function constant. results: contents by memory after it,
+    of the memories that it may write to and whose contents are all known."""
 
     source: str
     kernel: str
@@ -85,7 +86,8 @@ class Launch:
 
 @dataclass
 class Trace:
-    """events: in the order in which they happened. blobs: sources and contents by name. made_by: versions and device."""
+    """events: in the order in which they happened. blobs: sources and contents by name. made_by: versions and device.
+    """
 
     memories: list[Memory] = field(default_factory=list)
     events: list[Write | Launch] = field(default_factory=list)
@@ -103,7 +105,7 @@ class Trace:
 
 
 def save(trace: Trace, path: str | os.PathLike) -> None:
-    """Writes a trace; nothing is left at the path where that fails."""
+    """Writes a trace; leaves nothing at the path on failure."""
     path = os.fspath(path)
     document = {
         "kind": _KIND,
@@ -127,7 +129,7 @@ def save(trace: Trace, path: str | os.PathLike) -> None:
 
 
 def _plain(record: Memory | Write | Argument | Launch) -> dict:
-    """The fields that are not their defaults."""
+    """Returns the fields that are not their defaults."""
     plain = {}
     for f in dataclasses.fields(record):
         value = getattr(record, f.name)
@@ -142,7 +144,7 @@ def _plain(record: Memory | Write | Argument | Launch) -> dict:
 
 
 def load(path: str | os.PathLike) -> Trace:
-    """Reads a trace and checks that all of it fits together. Raises TraceError, OSError."""
+    """Reads a trace and checks its consistency. Raises TraceError, OSError."""
     path = os.fspath(path)
     with open(path, "rb") as stream:
         try:
@@ -195,7 +197,7 @@ def _read(archive: zipfile.ZipFile, path: str) -> Trace:
 
 
 def _member(archive: zipfile.ZipFile, name: str, largest: int) -> bytes:
-    """The bytes of a member, of which there are no more than its entry says."""
+    """Returns the bytes of a member, at most as many as its entry says."""
     if archive.getinfo(name).file_size > largest:
         raise schema.Misfit(f"{name} has {archive.getinfo(name).file_size} bytes")
     with archive.open(name) as stream:

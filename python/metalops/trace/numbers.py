@@ -1,4 +1,5 @@
-"""What kind of numbers a memory holds, and numbers of that kind: for traces that do not keep the contents (see Write)."""
+"""Describes the kind of numbers in a memory, and generates numbers of that kind: for traces that do not keep the
+contents (see Write)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 
 
 def kind_of(values: Tensor) -> dict[str, object]:
-    """A description of numbers on the CPU, of any dtype."""
+    """Returns a description of numbers on the CPU, of any dtype."""
     values = _as_signed(values)
     dtype = values.dtype
     if dtype.is_complex:
@@ -29,7 +30,7 @@ def kind_of(values: Tensor) -> dict[str, object]:
 
 
 def make(values: Tensor, kind: Mapping[str, object], source: torch.Generator) -> None:
-    """Fills a tensor with numbers of a kind. Raises ValueError where it is unknown."""
+    """Fills a tensor with numbers of a kind. Raises ValueError for unknown kinds."""
     values = _as_signed(values)
     if kind["kind"] == "normal":
         real = torch.view_as_real(values) if values.is_complex() else values
@@ -40,7 +41,7 @@ def make(values: Tensor, kind: Mapping[str, object], source: torch.Generator) ->
         values.bernoulli_(float(kind["probability"]), generator=source)
     elif kind["kind"] == "integers":
         low, high = int(kind["low"]), int(kind["high"])
-        # random_ leaves its upper end out, and takes none behind the largest number of 64 bits.
+        # random_ excludes its upper end, which must fit in a signed 64-bit integer.
         end = min(high + 1, torch.iinfo(torch.int64).max)
         values.random_(low, end, generator=source) if low < end else values.fill_(low)
     else:
@@ -48,5 +49,5 @@ def make(values: Tensor, kind: Mapping[str, object], source: torch.Generator) ->
 
 
 def _as_signed(values: Tensor) -> Tensor:
-    """Unsigned numbers of more than eight bits as signed ones: torch has no aminmax of them."""
+    """Returns unsigned integers of more than eight bits as signed ones: torch has no aminmax for them."""
     return values.view(_SIGNED[values.dtype]) if values.dtype in _SIGNED else values

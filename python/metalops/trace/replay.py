@@ -1,4 +1,4 @@
-"""Running the launches of a trace again, on the software device or on a GPU."""
+"""Replays the launches of a trace, on the software device or on a GPU."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from torch import Tensor
 from .format import Argument, Launch, Trace, TraceError, Write
 from .numbers import make
 
-# Between devices: functions of the library differ by some units in the last place, and sums in their order. Relative to the
-# element, and a tenth of it relative to the largest element of the result, since terms cancel.
+# Tolerances between devices: functions of the library differ by some units in the last place, and sums in their order.
+# Relative to the element, and a tenth of it relative to the largest element of the result, since terms cancel.
 _TOLERANCES = {
     torch.float32: 1e-4,
     torch.complex64: 1e-4,
@@ -32,8 +32,9 @@ _MOST_RUNS = 50
 
 @dataclass(frozen=True)
 class Row:
-    """What a launch did. seconds: median of several runs, None where it was not timed. bytes: of its operands, each counted
-    once. problems: a line for each result that is not the recorded one; None where there was nothing to compare with."""
+    """The outcome of a launch. seconds: median of several runs, None if it was not timed. bytes: of its operands, each
+    counted once. problems: a line for each result that is not the recorded one; None if there was nothing to compare
+    with."""
 
     launch: Launch
     bytes: int
@@ -42,13 +43,13 @@ class Row:
 
     @property
     def rate(self) -> float | None:
-        """Bytes a second."""
+        """Bytes per second."""
         return self.bytes / self.seconds if self.seconds else None
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """What a kernel takes. bytes: that it reads or writes in any case, 0 where that is not known."""
+    """A buffer argument of a kernel. bytes: the minimum that it accesses, 0 if that is unknown."""
 
     index: int
     name: str
@@ -71,7 +72,7 @@ class Library(Protocol):
 
 
 class Device(Protocol):
-    """Where launches run."""
+    """A device that runs launches."""
 
     torch_device: torch.device
 
@@ -81,7 +82,7 @@ class Device(Protocol):
         """Compiles those kernels of a source."""
 
     def seconds(self, run: Callable[[], None]) -> float:
-        """The median time of a run, which has run before."""
+        """Returns the median time of a run, which has run before."""
 
 
 class _SoftwareLibrary:
@@ -92,7 +93,7 @@ class _SoftwareLibrary:
 
     def buffers_of(self, name: str) -> Sequence[Buffer]:
         return [
-            # A reference is one element; behind a pointer there may be none.
+            # A reference is one element; a pointer may have none.
             Buffer(a["index"], a["name"], a["element_bytes"] if a["type"].endswith("&") else 0)
             for a in self.table[name]
             if a["kind"] == "buffer"
@@ -147,7 +148,7 @@ class CudaDevice:
         return _CudaLibrary(library, self.torch_device.index)
 
     def seconds(self, run: Callable[[], None]) -> float:
-        """Of runs in a CUDA graph, without what a launch from Python costs."""
+        """Times runs in a CUDA graph, without the cost of a launch from Python."""
         torch.cuda.synchronize()
         once = self.timed(run)
         runs = max(1, min(_MOST_RUNS, int(_SECONDS_A_REPEAT / once)))
@@ -159,7 +160,7 @@ class CudaDevice:
         return statistics.median(self.timed(graph.replay) for _ in range(_REPEATS)) / runs
 
     def timed(self, work: Callable[[], None]) -> float:
-        """Seconds between events before and behind it."""
+        """Returns the seconds between events before and after `work`."""
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         work()
@@ -172,7 +173,7 @@ DEVICES: dict[str, Callable[[], Device]] = {"host": SoftwareDevice, "cuda": Cuda
 
 
 def copy_rate(device: Device) -> float:
-    """Bytes that a copy reads and writes a second, of memory too large for any cache."""
+    """Returns the bytes that a copy reads and writes per second, with memory too large for any cache."""
     size = 2**30 if device.torch_device.type == "cuda" else 2**28
     source = torch.zeros(size, dtype=torch.uint8, device=device.torch_device)
     target = torch.empty_like(source)
@@ -186,15 +187,15 @@ def copy_rate(device: Device) -> float:
 def replay(
     trace: Trace, device: Device, *, check: bool = False, timed: bool = False
 ) -> Iterator[Row]:
-    """Runs the launches of a trace in their order, and tells of each.
+    """Runs the launches of a trace in their order, and yields the outcome of each.
 
-    check: compares what they leave in memory with what was recorded, where everything that they see is known, and goes on
-    from the recorded. timed: runs each several times besides, from the same memory.
+    check: compares the memory after them with the recorded contents if all their inputs are known, and continues from
+    the recorded contents. timed: also runs each several times, from the same memory.
 
-    Kernels run as they did when they were recorded: what they do with memory beyond their buffers is found by sanitizers alone.
+    Kernels run as they did when they were recorded: only sanitizers detect accesses beyond their buffers.
 
-    Raises TraceError where the trace asks for what there is not: more memory than the machine has, a kernel that its source
-    does not have, a launch without one of its kernel's buffers; and what kernels raise.
+    Raises TraceError if the trace asks for more memory than the machine has, for a kernel that its source does not
+    have, or for a launch without one of its kernel's buffers; and errors that kernels raise.
     """
     memories = _memories(trace, device)
     libraries = _Libraries(trace, device)
@@ -214,7 +215,7 @@ def replay(
 
 @contextlib.contextmanager
 def _told_of(what: str) -> Iterator[None]:
-    """Turns what is raised for values that do not fit into a TraceError."""
+    """Turns errors about values that do not fit into TraceErrors."""
     try:
         yield
     except TraceError:
@@ -254,14 +255,14 @@ def _run(
 def launching(
     launch: Launch, library: Library, arguments: Sequence[Tensor | bytes | None]
 ) -> Callable[[], None]:
-    """What runs a launch, as often as it is called."""
+    """Returns a function that runs a launch, any number of times."""
     return lambda: library.launch(
         launch.kernel, arguments, launch.grid, launch.group, launch.threadgroup_bytes
     )
 
 
 def _check_bound(trace: Trace, launch: Launch, library: Library) -> None:
-    """Raises TraceError where a kernel would find no buffer, or not all of what it takes by reference."""
+    """Raises TraceError if a kernel would find no buffer, or one that is smaller than its reference argument."""
     bound = {a.index: a for a in launch.arguments}
     for buffer in library.buffers_of(launch.kernel):
         what = f"buffer {buffer.index}" + (f" ('{buffer.name}')" if buffer.name else "")
@@ -279,7 +280,7 @@ def _check_bound(trace: Trace, launch: Launch, library: Library) -> None:
 
 
 def _memories(trace: Trace, device: Device) -> list[Tensor]:
-    """Those of a trace, zeroed. Raises TraceError where there is no room for them."""
+    """Returns the memories of a trace, zeroed. Raises TraceError if there is no room for them."""
     wanted = sum(m.bytes for m in trace.memories)
     has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if device.torch_device.type == "cuda":
@@ -288,19 +289,20 @@ def _memories(trace: Trace, device: Device) -> list[Tensor]:
         raise TraceError(f"the trace needs {wanted} bytes of memory, and there are {has}")
     try:
         return [_zeros(m.bytes, device) for m in trace.memories]
-    except RuntimeError as error:  # torch's for memory that there is not
+    except RuntimeError as error:  # torch raises it when it runs out of memory
         reason = str(error).split("\n")[0]
         raise TraceError(f"the trace needs {wanted} bytes of memory: {reason}") from None
 
 
 def _zeros(size: int, device: Device) -> Tensor:
-    """Whole words, as from all allocators of torch: atomics of two bytes read and write the four that they are in."""
+    """Returns bytes in whole words, as from all allocators of torch: atomics of two bytes access the four that contain
+    them."""
     words = torch.zeros(-(-size // 4), dtype=torch.int32, device=device.torch_device)
     return words.view(torch.uint8)[:size]
 
 
 class _Libraries:
-    """Those of a trace, compiled when they are needed, with the kernels that it launches."""
+    """The libraries of a trace, compiled on demand, with the kernels that it launches."""
 
     def __init__(self, trace: Trace, device: Device):
         self.trace = trace
@@ -322,7 +324,7 @@ class _Libraries:
 
 
 def _arguments(launch: Launch, memories: list[Tensor]) -> list[Tensor | bytes | None]:
-    """By the index that each is bound to."""
+    """Returns the arguments by the index that each is bound to."""
     arguments: list[Tensor | bytes | None] = [None] * (
         1 + max((a.index for a in launch.arguments), default=-1)
     )
@@ -346,7 +348,7 @@ def _bound(argument: Argument, memories: list[Tensor]) -> Tensor | bytes | None:
 
 
 def _operand_bytes(argument: Argument) -> int:
-    """Of the different elements of a tensor."""
+    """Returns the bytes of the distinct elements of a tensor."""
     if argument.tensor is None:
         return len(argument.value or "") // 2
     dtype, sizes, strides = argument.tensor
@@ -369,12 +371,12 @@ def _write(trace: Trace, write: Write, memory: Tensor) -> None:
     values = memory[: memory.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
     try:
         make(values, generator, torch.Generator(memory.device).manual_seed(write.memory))
-    except RuntimeError as error:  # torch's for numbers that the dtype does not have
+    except RuntimeError as error:  # torch raises it for numbers out of the dtype's range
         raise ValueError(str(error)) from None
 
 
 def _compare(trace: Trace, launch: Launch, memories: list[Tensor]) -> Iterator[str]:
-    """A line for each result that differs; leaves the recorded ones in memory."""
+    """Yields a line for each result that differs; leaves the recorded ones in memory."""
     for index, name in launch.results.items():
         expected = torch.frombuffer(bytearray(trace.blobs[name]), dtype=torch.uint8)
         actual = memories[index].to("cpu", copy=True)
@@ -392,7 +394,7 @@ def _compare(trace: Trace, launch: Launch, memories: list[Tensor]) -> Iterator[s
 
 
 def _difference(actual: Tensor, expected: Tensor, dtype: torch.dtype) -> str | None:
-    """What is wrong with the bytes of numbers; None where they are as near as they have to be."""
+    """Returns what is wrong with the bytes of numbers; None if they are within the tolerance."""
     size = len(actual) // dtype.itemsize * dtype.itemsize
     x, y = actual[:size].view(dtype), expected[:size].view(dtype)
     if dtype not in _TOLERANCES:

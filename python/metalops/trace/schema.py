@@ -1,6 +1,5 @@
-"""What the description of a trace (trace.json) may say: kinds, bounds, and that what is spoken of is there. All of it is looked
-at before anything is made of it.
-"""
+"""The schema of a trace's description (trace.json): kinds, bounds, and that all references exist. Everything is checked
+before it is used."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ ITEM_BYTES = {
     **dict.fromkeys(["int64", "uint64", "float64", "complex64"], 8),
     "complex128": 16,
 }
-_MOST_BYTES = 2**48  # of a memory: what addresses reach
+_MOST_BYTES = 2**48  # of a memory: the range of addresses
 _MOST_THREADS = 2**40  # of a grid: minutes of a GPU
 _MOST_BUFFERS = 31
 _LARGEST_GROUP = 1024
@@ -30,13 +29,13 @@ _HEXADECIMAL = re.compile(r"(?:[0-9a-fA-F]{2})*")
 
 
 class Misfit(ValueError):
-    """What is wrong, and where."""
+    """A violation of the schema: what is wrong, and where."""
 
 
 @dataclass
 class Description:
-    """memories, events: the fields of format.Memory, and of format.Write ("write") and format.Launch ("launch"). blobs: by the
-    name of contents, what they are contents of and how many bytes that has (None: any number)."""
+    """memories, events: the fields of format.Memory, and of format.Write ("write") and format.Launch ("launch"). blobs:
+    by name, the owners of contents and their sizes in bytes (None: any size)."""
 
     memories: list[dict] = field(default_factory=list)
     events: list[tuple[str, dict]] = field(default_factory=list)
@@ -44,7 +43,7 @@ class Description:
     blobs: dict[str, set[tuple[int | None, str]]] = field(default_factory=dict)
 
 
-# Takes a value and what to call it; returns what it means.
+# Takes a value and its name in errors; returns the parsed value.
 Reader = Callable[[object, str], object]
 
 
@@ -123,7 +122,7 @@ def _sequence(*readers: Reader) -> Reader:
 
 
 def _by_number(highest: int, one: Reader) -> Reader:
-    """An object whose names are numbers."""
+    """Reads an object whose names are numbers."""
 
     def read(value: object, what: str) -> dict:
         if not isinstance(value, dict):
@@ -194,7 +193,7 @@ def _generator(value: object, what: str) -> dict:
 
 
 def _check_generator(generator: Mapping[str, object], dtype: str | None, what: str) -> None:
-    """Whether numbers of a dtype can be of this kind, as numbers.py makes them."""
+    """Checks that numbers of a dtype can be of this kind, as numbers.py generates them."""
     kind = generator["kind"]
     if dtype is None or kind == "nothing":
         return
@@ -251,7 +250,7 @@ def _event(value: object, what: str) -> tuple[str, object]:
 
 
 class _Events:
-    """Reads events, which speak of memories and contents."""
+    """Reads events, which refer to memories and contents."""
 
     def __init__(self, result: Description):
         self.memories = result.memories
