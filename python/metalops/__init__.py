@@ -1,8 +1,8 @@
 """Metal operators for PyTorch's mps device, and that device in software without an Apple GPU.
 
-Importing the package is all: on a Mac it registers the operators with torch's own Metal backend;
-elsewhere it first makes ``torch.device("mps")`` real. Where its compiled parts are not built, what needs none of them still
-works: Metal kernels on CUDA tensors, the operators of ``metalops.ops`` on tensors of other devices, and the front end.
+Importing the package is enough: on a Mac it registers the operators with torch's own Metal backend; elsewhere it first
+makes ``torch.device("mps")`` real. Without its compiled parts Metal kernels on CUDA tensors, the operators of
+``metalops.ops`` on tensors of other devices, and the front end still work.
 """
 
 from __future__ import annotations

@@ -170,8 +170,7 @@ _VALUES: dict[str, tuple[Callable[[str], object], str]] = {
 
 
 def value(name: str) -> str:
-    """Returns the value of a variable; "" if it is unset or empty. Raises ValueError for a value that is not allowed.
-    """
+    """Returns the value of a variable; "" if it is unset or empty. Raises ValueError for an invalid value."""
     text = os.environ.get(name, "").strip()
     if text and name in _VALUES:
         is_one, words = _VALUES[name]

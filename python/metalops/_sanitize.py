@@ -68,7 +68,7 @@ _NO_RANDOMIZATION = 0x0040000
 
 
 def wanted() -> str:
-    """ Returns "address", "thread" or "", as METALOPS_SANITIZE says. Raises ValueError."""
+    """Returns "address", "thread" or "", as METALOPS_SANITIZE says. Raises ValueError."""
     text = _environment.value("METALOPS_SANITIZE")
     if not text:
         return ""

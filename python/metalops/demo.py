@@ -49,8 +49,7 @@ class Row:
 
 
 def _best_times(*functions: Callable[[], object]) -> list[float]:
-    """Returns the best times of several runs each, taken in turns, so that the machine's other load affects all alike.
-    """
+    """Returns the best times of several runs each, taken in turns, so that other load affects all alike."""
     best = [float("inf")] * len(functions)
     for _ in range(REPEATS):
         for i, function in enumerate(functions):

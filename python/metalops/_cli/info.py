@@ -30,8 +30,7 @@ def _built_with(path: str) -> str:
 
 
 def library_lines(*, opened: bool = False) -> list[str]:
-    """Returns for every kernel library how it was built and opened; opened: only libraries that have been used so far.
-    """
+    """Returns how each kernel library was built and opened; opened: only libraries that have been used so far."""
     libraries = sorted(
         (x for x in metalops._C.kernel_libraries(open=not opened) if x["origin"]),
         key=lambda entry: entry["family"],

@@ -59,21 +59,22 @@ def compile_shader(
     For mps tensors; where there is no mps device, for CUDA tensors, as metalops.cuda.compile_shader.
 
     Args:
-        source: whole kernels in Metal. A parameter that is a tensor by a handle (Metal 4), as tensor<device half, dextents<int,
-            2>>, takes a torch tensor, whose dimensions it counts from the innermost.
-        constants: values of function constants, by name or index. A bool, an int or a float for a scalar of such a type, a
-            sequence of them for a vector, or the bytes of the constant. A kernel needs values of the constants that it
-            comes to, but for those that the source asks for with is_function_constant_defined.
+        source: whole kernels in Metal. A parameter that is a tensor by a handle (Metal 4), as tensor<device half,
+            dextents<int, 2>>, takes a torch tensor, with its extents listed innermost first.
+        constants: values of function constants, by name or index. A bool, an int or a float for a scalar of such a
+            type, a sequence of them for a vector, or the bytes of the constant. A kernel needs values of the constants
+            that it reaches, except those that the source tests with is_function_constant_defined.
         threadgroup_memory: how many bytes each [[threadgroup(index)]] argument of the kernels has, by index; together at
             most 32 KiB with what a kernel declares itself.
         language: the Metal version, "3.1", "3.2", "4.0" or "4.1"; by default METALOPS_METAL_VERSION, else
-            PYTORCH_MPS_METAL_VERSION, else 4.0. A Mac's own version is that of its system, and no other is taken there.
+            PYTORCH_MPS_METAL_VERSION, else 4.0. On a Mac the version is that of its system, and no other is accepted.
 
     Raises:
-        SyntaxError: the source is no Metal, with the line and column.
-        NotImplementedError: at the attribute of a kernel, on a Mac: it takes tensors by handles, which torch does not pass there.
-        ValueError: the source has no such constant or no such threadgroup argument; a value does not fit; too many bytes; a
-            language that there is not. At the attribute of a kernel: a value or a size that it needs is missing.
+        SyntaxError: the source is not valid Metal; with the line and column.
+        NotImplementedError: at the attribute of a kernel, on a Mac: it takes tensors by handles, which torch does not
+            pass there.
+        ValueError: the source has no such constant or no such threadgroup argument; a value does not fit; too many
+            bytes; an unknown language. At the attribute of a kernel: a value or a size that it needs is missing.
         TypeError: a value of another type than its constant.
     """
     if not isinstance(source, str):

@@ -98,8 +98,7 @@ def forward_mode() -> bool:
 
 
 def is_watched() -> bool:
-    """Returns true if a dispatch mode, a transform of torch.func or forward-mode differentiation has to see every call.
-    """
+    """Returns true if a dispatch mode, a transform of torch.func or forward-mode AD has to see every call."""
     return _dispatch_modes() > 0 or _functorch_level() is not None or forward_ad._current_level >= 0
 
 

@@ -49,8 +49,7 @@ def _register() -> None:
 
 
 def _pointwise_overloads() -> list[tuple[OpOverload, bool]]:
-    """Returns the functional, in-place and gradient overloads, each with true if it takes the two halves of a tensor.
-    """
+    """Returns the functional, in-place and gradient overloads, each with true if it takes halves of a tensor."""
     from ..ops._define.pointwise import declared
 
     found = []

@@ -1,4 +1,4 @@
-"""Building Metal kernels and their host stubs into a Python extension, for macOS and Linux alike.
+"""Builds Metal kernels and their host stubs into a Python extension, for macOS and Linux alike.
 
 A package's setup.py lists `.metal`, `.mm` and `.cpp` files as sources of one extension::
 

@@ -63,8 +63,7 @@ def MetalExtension(name: str, sources: list[str], **kwargs: Any) -> setuptools.E
 
 
 def _includes_any(source: str, header: str, include_dirs: list[str]) -> bool:
-    """Returns true if a source, or a header of its own project that it includes, includes a header that `header` lists.
-    """
+    """Returns true if a source, or a header of its project that it includes, includes a header listed in `header`."""
     include = re.compile(r"^#include (<.*>)", re.MULTILINE)
     own = [folder for folder in include_dirs if not folder.startswith(paths.torch_include())]
     files = [header, source, *included_files(source, own)]

@@ -63,7 +63,8 @@ def load(
 ) -> ModuleType | str:
     """Builds an extension of `.metal`, `.mm` and `.cpp` files and loads it into this process.
 
-    name: the extension's name: letters, digits, and "_", "." and "-" behind the first. Loading other sources under the same name replaces the build, not what is loaded.
+    name: the extension's name: letters, digits, and, except at the beginning, "_", "." and "-". Loading other sources
+    under the same name replaces the build, not the loaded library.
     is_python_module: whether the sources define a Python module of this name (PYBIND11_MODULE); if not, they only
     register operators.
     build_directory: where to build; by default a folder under $TORCH_EXTENSIONS_DIR or torch's own cache folder.

@@ -1,5 +1,4 @@
-"""A build as a graph of commands that ninja runs: only outdated files are made again, with one line of output for each.
-"""
+"""A build as a graph of commands that ninja runs: only outdated files are made again, with one line for each."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ def write_if_changed(path: str, text: str) -> None:
 
 
 class Graph:
-    """Commands, each of which makes one file. Paths are absolute, or relative to the folder in which ninja is started.
-    """
+    """Commands, each of which makes one file. Paths are absolute, or relative to the folder in which ninja is started."""
 
     def __init__(self) -> None:
         self._steps: dict[str, str] = {}

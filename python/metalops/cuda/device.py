@@ -45,8 +45,7 @@ def stream(index: int) -> int:
 
 
 def architecture(index: int) -> str:
-    """Returns NVRTC's name of a GPU, for instance "sm_80"; with architecture-specific features, for instance "sm_90a".
-    """
+    """Returns NVRTC's name of a GPU, such as "sm_80"; with architecture-specific features, such as "sm_90a"."""
     major, minor = torch.cuda.get_device_capability(index)
     return f"sm_{major}{minor}" + ("a" if (major, minor) == (9, 0) else "")
 

@@ -39,7 +39,7 @@ class _Head(nn.Module):
 
     def __init__(self, embedding: QuantizedEmbedding) -> None:
         super().__init__()
-        self._embedding = (embedding,)  # in a tuple, since it is already a submodule of another module
+        self._embedding = (embedding,)  # in a tuple, so not registered as a submodule
 
     def forward(self, x: Tensor) -> Tensor:
         return self._embedding[0].as_linear(x)

@@ -4,9 +4,9 @@
     >>> bitsandbytes.enable()  # doctest: +SKIP
     >>> layer = bnb.nn.Linear4bit(4096, 4096, quant_type="nf4").to("mps")  # doctest: +SKIP
 
-They take the place of the package's own kernels for ``mps``, which unpack all weights for each product. Linear4bit, Params4bit and
-Embedding4bit, models that transformers loads with a BitsAndBytesConfig, and absmax that is quantised itself run on them: types
-nf4 and fp4, blocks of 32 to 4096. Blocks that do not end with rows of weights are unpacked first.
+They replace the package's own kernels for ``mps``, which dequantise all weights for each GEMM. Linear4bit, Params4bit
+and Embedding4bit, models that transformers loads with a BitsAndBytesConfig, and absmax that is quantised itself run on
+them: types nf4 and fp4, blocks of 32 to 4096. Weights whose rows are not whole blocks are dequantised first.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""torchao's low-bit linear layers on ``mps``: weights of 1 to 7 bits, multiplied by our kernels as they are stored.
+"""torchao's low-bit linear layers on ``mps``: weights of 1 to 7 bits, dequantised inside the GEMM kernels of metalops.
 
     >>> from metalops.integrations import torchao  # doctest: +SKIP
     >>> torchao.enable()  # doctest: +SKIP
     >>> from torchao.experimental.quant_api import UIntxWeightOnlyConfig  # doctest: +SKIP
     >>> quantize_(model, UIntxWeightOnlyConfig(bitwidth=4, group_size=64))  # doctest: +SKIP
 
-torchao has operators for them in a library that its packages may lack, and that is for Macs only. Its other weights need nothing
-of this: they call ATen's operators, which metalops has on ``mps`` (Int8WeightOnlyConfig, Int8DynamicActivationInt8WeightConfig,
-Float8WeightOnlyConfig, MXDynamicActivationMXWeightConfig, NVFP4WeightOnlyConfig and tensors of Int4TilePackedTo4dTensor).
+torchao's own operators for them are in a library that its packages may lack, and that is for Macs only. Its other
+weights do not need this module: they call ATen's operators, which metalops implements on ``mps`` (Int8WeightOnlyConfig,
+Int8DynamicActivationInt8WeightConfig, Float8WeightOnlyConfig, MXDynamicActivationMXWeightConfig, NVFP4WeightOnlyConfig
+and tensors of Int4TilePackedTo4dTensor).
 """
 
 from __future__ import annotations

@@ -4,16 +4,16 @@
     >>> transformers.enable()  # doctest: +SKIP
     >>> model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="metalops")  # doctest: +SKIP
 
-It takes what its "sdpa" takes, and softcap (Gemma 2) and sinks (gpt-oss), which that lacks: such models need no "eager"
-attention, which stores the scores. Heads of keys and values are not repeated, and masks, which are those of "sdpa", stay bool and
-one for all heads.
+It supports the arguments of "sdpa", and also softcap (Gemma 2) and sinks (gpt-oss): such models need no "eager"
+attention, which materialises the scores. Heads of keys and values are not repeated (GQA), and masks, which are those of
+"sdpa", stay bool and one for all heads.
 
     >>> model = transformers.load_mlx("mlx-community/Llama-3.2-1B-Instruct-4bit")  # doctest: +SKIP
     >>> metalops.nn.quantize_model(model, bits=4)  # doctest: +SKIP
 
-:func:`load_mlx` loads what mlx-lm has quantised, :func:`metalops.nn.quantize_model` quantises any model, and for
-BitsAndBytesConfig there is :mod:`metalops.integrations.bitsandbytes`. For MetalConfig transformers would load kernels from
-the Hub: :func:`enable` gives it ours.
+:func:`load_mlx` loads models that mlx-lm has quantised, :func:`metalops.nn.quantize_model` quantises any model, and for
+BitsAndBytesConfig there is :mod:`metalops.integrations.bitsandbytes`. For MetalConfig transformers would load kernels
+from the Hub: :func:`enable` gives it those of metalops.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def compile_library(owner: str, text: str, compiler: Callable[[str], object] | N
     cache compiled code on disk. owner: the name of what is compiled, for the progress line. compiler: replaces
     torch.mps.compile_shader. Raises SyntaxError, with the user's lines where the text has them from user_text.
     """
-    from ..msl.source import languages  # takes longer to import than the modules that metalops imports
+    from ..msl.source import languages  # slow to import, so not with metalops
 
     compiler = compiler or torch.mps.compile_shader
     key = (text, compiler, languages.current())

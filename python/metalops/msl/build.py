@@ -203,7 +203,7 @@ def _write(path: str, text: str) -> None:
 def explain(output: str, path: str, emitted: HostCode) -> list[Diagnostic]:
     """Translates the host compiler's messages about emitted code into errors of the user's source."""
     found: list[Diagnostic] = []
-    context = None  # where the user's code led into an internal header (g++ says it before the error)
+    context = None  # the user's code that led into an internal header (g++: before the error)
     pending = None  # an error inside an internal header (clang leads to the user's code after it)
     for line in output.splitlines():
         leading = _GNU_CONTEXT.match(line)

@@ -38,9 +38,9 @@ class _Flattener:
         # The folders that files may come from; own: the folder of the file itself.
         self.places = folders + ([own] if own is not None else [])
         self.markers = markers  # true if line markers name the file and line of each part
-        self.embedded: set[str] = set()  # files with #pragma once that are certainly embedded already
+        self.embedded: set[str] = set()  # files with #pragma once, surely embedded already
         self.open_files: list[str] = []
-        self.guards: dict[str, str] = {}  # of files with #pragma once, by path; names of files may be equal
+        self.guards: dict[str, str] = {}  # of files with #pragma once, by path
 
     def file(self, path: str, name: str, conditional: bool = False, once: bool = False) -> str:
         """Returns the text of a file. name: its name in messages; conditional: true if it may be skipped; once: true to

@@ -510,8 +510,7 @@ def _sums(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def _sums_of_groups(weights: Tensor, rows: Tensor, like: Tensor) -> Tensor:
-    """Returns P^T times `rows`, summed over the heads of a group: for each column of `weights` and each head of `like`.
-    """
+    """Returns P^T times `rows`, summed over the heads of a group: for each column of `weights`, head of `like`."""
     weights, rows = _in_groups(weights, like), _in_groups(rows, like)
     return torch.matmul(weights.mT, rows).sum(2)
 

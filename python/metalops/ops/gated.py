@@ -34,8 +34,7 @@ _SLOPE = 1.702
 
 
 def _gradient_of(activation: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Gradient:
-    """Returns the gradient of the gate activation(a) b; `activation` returns the activation's value and its derivative.
-    """
+    """Returns the gradient of the gate activation(a) b; `activation` returns the value and the derivative."""
 
     def gradient(grad: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         value, derivative = activation(a)

@@ -424,7 +424,7 @@ def _fake_scales_gradient(grad, packed, scales, bits, group_size, mode):
 
 
 def _of_scales(grad: Tensor, packed: Tensor, scales: Tensor, numbers: list) -> tuple:
-    """The gradients of scales and biases, of that of the weights."""
+    """Returns the gradients of scales and biases, from the gradient of the weights."""
     if not scales.is_floating_point():
         return None, None
     of_scales, of_biases = torch.ops.metalops.quantized_scales_gradient.default(

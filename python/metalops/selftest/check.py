@@ -49,8 +49,7 @@ class Mismatch(AssertionError):
 
 
 def assert_near(actual: Tensor, expected: Tensor, bound: float, inputs: Any) -> None:
-    """Raises unless the norm of the difference is at most bound times that of the expected result, which is on the CPU.
-    """
+    """Raises unless the norm of the difference is at most bound times that of the expected result, which is on the CPU."""
     actual, expected = actual.detach().cpu().double(), expected.detach().cpu().double()
     problem = None
     if actual.shape != expected.shape:

@@ -1,9 +1,9 @@
 """Traces: recorded kernel launches in one file that can be replayed elsewhere.
 
-    with metalops.debug.capture("report.trace"):
-        y = model(x)
+with metalops.debug.capture("report.trace"):
+    y = model(x)
 
-    python -m metalops replay report.trace --check --device cuda
+python -m metalops replay report.trace --check --device cuda
 """
 
 from __future__ import annotations

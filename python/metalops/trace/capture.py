@@ -30,7 +30,7 @@ class Recorder:
         self.largest = largest
         self.run = run
         self.memories: dict[int, tuple[int, int]] = {}  # begin -> bytes, index in the trace
-        self.known: dict[int, bytes | None] = {}  # by index: digest of the contents according to the trace
+        self.known: dict[int, bytes | None] = {}  # by index: digest according to the trace
         self.noted: set[int] = set()  # indices of those whose addresses host code has asked for
         self.lock = recursive_lock()
 

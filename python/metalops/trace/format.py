@@ -86,8 +86,7 @@ class Launch:
 
 @dataclass
 class Trace:
-    """events: in the order in which they happened. blobs: sources and contents by name. made_by: versions and device.
-    """
+    """events: in the order in which they happened. blobs: sources and contents by name. made_by: versions and device."""
 
     memories: list[Memory] = field(default_factory=list)
     events: list[Write | Launch] = field(default_factory=list)

@@ -58,39 +58,39 @@ def functor(
     tensors on the CPU without dimensions, ``out=``, runs in place (``mish.inplace``), can be differentiated, runs on mps and
     on cuda, and works under autocast, torch.vmap, torch.compile and torch.export (as ``torch.ops.<namespace>.<name>``).
 
-    name: "mish", or "ns::mish" for another namespace than ``metalops_functors``. Operators live as long as the
-    process: the same definition again returns the same functor, another one of the same name is a ValueError, because
-    compiled graphs and saved programs know an operator by its name.
+    name: "mish", or "ns::mish" for another namespace than ``metalops_functors``. Operators live as long as the process:
+    the same definition again returns the same functor, another one of the same name is a ValueError, because compiled
+    graphs and saved programs refer to an operator by its name.
 
-    text: a Metal expression over the inputs and the parameters; or one for each of several results; or a functor as
-    Metal files have it, the text of a ``struct <name>_functor`` with an ``operator()`` that takes the inputs and then the
-    parameters (and returns a ``metal::array`` if there are several results). What it sees of a tensor is float for
-    float32, float16 and bfloat16, so half precision rounds once; of a complex tensor (complex64 and complex32) it is
+    text: a Metal expression over the inputs and the parameters; or one for each of several results; or a functor as in
+    Metal files, the text of a ``struct <name>_functor`` with an ``operator()`` that takes the inputs and then the
+    parameters (and returns a ``metal::array`` if there are several results). Elements of float32, float16 and bfloat16
+    tensors are float in it, so half precision rounds once; elements of complex tensors (complex64 and complex32) are
     float2, for which ``c10::metal::mul`` and other helpers of torch are in scope.
 
     inputs: the names of the tensors. params: the names of scalars with their default values (or their types, if they
     have none); callers give them by keyword. A float is a ``float`` in Metal, an int a ``long``, a bool a ``bool``.
 
-    grad: for each input an expression for its gradient, over the inputs, the parameters, ``out`` (computed again) and
+    grad: for each input an expression for its gradient, over the inputs, the parameters, ``out`` (recomputed) and
     ``grad``, the gradient of the result. With several results these are called ``out0``, ``out1`` ... or as
     ``outputs`` says, and their gradients ``grad_out0`` ... . For complex inputs the gradient is that of torch, the
     conjugate one. Tangents (forward mode) of real inputs come from it as well. Without grad, both raise
     NotImplementedError.
 
-    torch_grad: what grad computes once more, in differentiable operators of torch, for derivatives of the gradient. It
+    torch_grad: the same gradient as grad in differentiable operators of torch, for derivatives of the gradient. It
     takes the gradients of the results, the inputs, in float32 or complex64, and the parameters by keyword, and returns the
     inputs' gradients, one or a sequence. Needed only where grad cannot be read: expressions of real inputs that consist of
     arithmetic, comparisons, ``?:``, Metal's mathematical functions and those of the header that return one expression, all
     in float, have derivatives of any order without it. The others raise NotImplementedError.
 
-    header: Metal text before all else: helper functions, constants, ``#include`` lines.
+    header: Metal text before everything else: helper functions, constants, ``#include`` lines.
 
-    integers: "float" if integer and bool inputs become the default dtype, as with torch.sigmoid; "stay" if results
-    have their dtype, as with torch.square; "refuse" if they raise NotImplementedError. complex: whether complex inputs
-    are taken too; "only" refuses all others. result: "promote" for the dtype that the inputs have in common, "bool" for a
-    predicate, "real" for the real dtype that belongs to it, as with torch.abs. autocast: what torch.autocast does with
-    floating-point inputs: "promote" leaves them, and the widest decides, "float32" and "lower_precision" cast them.
-    doc: the functor's docstring; its schema and text by default.
+    integers: "float" if integer and bool inputs become the default dtype, as with torch.sigmoid; "stay" if results have
+    their dtype, as with torch.square; "refuse" if they raise NotImplementedError. complex: whether complex inputs are
+    accepted too; "only" rejects all others. result: "promote" for the common dtype of the inputs, "bool" for a
+    predicate, "real" for its real dtype, as with torch.abs. autocast: what torch.autocast does with floating-point
+    inputs: "promote" leaves them, and the widest decides, "float32" and "lower_precision" cast them. doc: the functor's
+    docstring; its schema and text by default.
 
     Raises TypeError and ValueError for wrong arguments. Metal text that does not compile is a SyntaxError at the first
     call, at the line and column of ``<name>.expression``, ``<name>.grad[0]``, ``<name>.functor`` or ``<name>.header``.

@@ -99,8 +99,7 @@ def check_buffers(
     inputs: tuple[Input, ...],
     output_shapes: Sequence[tuple[int, ...]],
 ) -> list[tuple[int, str]]:
-    """Returns the metadata parameters (signature.metadata). Raises ValueError if there are more buffers than Metal has.
-    """
+    """Returns the metadata parameters (signature.metadata). Raises ValueError beyond Metal's number of buffers."""
     ranks = [described.rank for described in inputs] + [len(shape) for shape in output_shapes]
     extra = metadata(definition, words, ranks)
     count = len(inputs) + len(definition.outputs) + len(extra)

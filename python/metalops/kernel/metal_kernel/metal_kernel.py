@@ -57,16 +57,16 @@ def metal_kernel(
             ``const constant T*``, a larger one ``const device T*``, one without dimensions and a Python scalar
             ``const constant T&``.
         output_names: the names of the outputs in the body, ``device T*``. Empty only if there are inout_names.
-        source: the body. What it mentions becomes a parameter: thread attributes by Metal's names
+        source: the body. Names that it mentions become parameters: thread attributes by Metal's names
             (``thread_position_in_grid``, a uint3, and 19 others), and for an input ``x`` of at least one dimension
             ``x_shape`` (``const constant int*``), ``x_strides`` (``const constant int64_t*``, in elements) and
-            ``x_ndim`` (``const constant int&``). ``x_tensor``, of an output ``y`` also ``y_tensor``, is the tensor of
-            Metal 4 on it, ``tensor<device T, dextents<int, rank>, tensor_inline>``, whose dimensions count from the
-            innermost; those of inputs must not be written to. Names count as whole identifiers outside comments and literals.
-            ``elem_to_loc(elem, x_shape, x_strides, x_ndim)`` and MLX's other helpers are in scope.
+            ``x_ndim`` (``const constant int&``). ``x_tensor``, and ``y_tensor`` for an output ``y``, is a Metal 4
+            tensor over its memory, ``tensor<device T, dextents<int, rank>, tensor_inline>``, with extents listed
+            innermost first; those of inputs must not be written to. Names count as whole identifiers outside comments
+            and literals. ``elem_to_loc(elem, x_shape, x_strides, x_ndim)`` and MLX's other helpers are in scope.
         header: Metal text before the function: helper functions, macros, includes.
-        ensure_row_contiguous: copy inputs that are not row-contiguous. Without it they come as they are, with their
-            strides.
+        ensure_row_contiguous: copy inputs that are not row-contiguous. Without it they are passed as they are, with
+            their strides.
         atomic_outputs: outputs are ``device atomic<T>*``, for int32, uint32, float32, uint64 or bool.
         compile_options: ``{"math_mode": mode}`` with mode "safe" (the default), "relaxed" or "fast": what the compiler
             may assume of floating-point numbers. In the fast mode alone, where there are no infinities and NaN,
@@ -84,7 +84,7 @@ def metal_kernel(
     Returns:
         A MetalKernel. It can be pickled (with backward, if that can), copied and called from several threads, and is
         traced by torch.compile and torch.export as one operator; make it outside of the functions that they trace. An
-        exported program is loaded where the same kernel was made before.
+        exported program can be loaded once the same kernel has been made.
 
     Raises:
         TypeError, ValueError: for an argument that is none of these; names that Metal cannot use or that occur twice.
@@ -177,10 +177,10 @@ class MetalKernel:
             threadgroup: the threads of a threadgroup in x, y and z; no more than the grid has are used.
             template: pairs (name, value); the body sees the names as template parameters: a type for a torch.dtype,
                 a constant for a bool or an int.
-            init_value: what the outputs hold before the kernel runs; without it they are uninitialised.
+            init_value: the initial value of the outputs; without it they are uninitialised.
             verbose: print the generated Metal text; nothing is printed while torch.compile traces the call.
-            device: where a kernel without tensors among its inputs runs: mps or cuda; by default mps where there is one.
-            stream: taken so that calls written for MLX run as they are; work goes to torch's stream of the device.
+            device: where a kernel without tensors among its inputs runs: mps or cuda; by default mps if there is one.
+            stream: accepted so that calls written for MLX run unchanged; work goes to torch's stream of the device.
 
         Returns:
             A list with one tensor for each output.

@@ -18,7 +18,7 @@ _TYPES = {
 class MetalParameter:
     """A thread attribute as a parameter of a kernel.
 
-    name: what the kernel's source calls it. msl_type: "uint", "ushort", or for positions and sizes also "uint2",
+    name: its name in the kernel's source. msl_type: "uint", "ushort", or for positions and sizes also "uint2",
     "uint3", "ushort2", "ushort3". attribute: one of Metal's thread attributes, without brackets.
 
     >>> MetalParameter("gid", "uint2", "thread_position_in_grid")

@@ -15,13 +15,13 @@ from .metal_parameter import MetalParameter
 class TorchMetalKernel:
     """A kernel from the body of a Metal function over tensors, with a reference in torch operators.
 
-    On mps and cuda tensors the Metal code runs, on other devices the reference. Code for Core AI's class of the same name (package
-    coreai_torch) runs with the import changed.
+    On mps and cuda tensors the Metal code runs, on other devices the reference. Code for Core AI's class of the same
+    name (package coreai_torch) runs once the import is changed.
 
     Args:
         name: an identifier, also the name of the kernel's operator, ``torch.ops.metalops_torch_kernel.NAME``.
             Constructed again with the same Metal code it is the same kernel, with the newest torch_defn and backward.
-        input_names, result_names: what the body calls the inputs and the results.
+        input_names, result_names: the names of the inputs and the results in the body.
         src: the body, compiled with ``using namespace metal``. A tensor ``x`` is a view:
 
             - ``x[i]``, ``x[i, j]``, ``x[index]`` with a ``metal::array<uint, rank>``: a reference to an element. The
@@ -137,11 +137,11 @@ class TorchMetalKernel:
         """Runs the kernel and returns its results, new contiguous tensors, as torch_defn is annotated to return them.
 
         Args:
-            inputs: what torch_defn takes, all tensors on one device. Without tensors among them the kernel runs where
-                torch_defn makes its results.
+            inputs: the arguments of torch_defn, all tensors on one device. Without tensors among them the kernel runs
+                on the device on which torch_defn creates its results.
             threads_per_grid: the number of threads in x, y and z.
             threads_per_thread_group: the threads of a threadgroup in x, y and z; the last ones may have fewer.
-            result_shapes: one shape for each result, those that torch_defn gives. What no thread writes is
+            result_shapes: one shape for each result, those that torch_defn gives. Elements that no thread writes are
                 uninitialised.
 
         Raises:

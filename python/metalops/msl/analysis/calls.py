@@ -177,8 +177,7 @@ class CallGraph:
     """The call graph of a program. Functions are read on demand."""
 
     def __init__(self, program: Program, tensors_meet: bool = True):
-        """tensors_meet: true if operations on tensors count as simdgroup operations, which divergent lanes may reach.
-        """
+        """tensors_meet: true if operations on tensors count as simdgroup operations of divergent lanes."""
         self.program = program
         self.tensors_meet = tensors_meet
         self.source = program.source
@@ -279,8 +278,7 @@ class CallGraph:
         )
 
     def is_operation_call(self, call) -> bool:
-        """Returns true if a call_expression names a barrier or another operation of Metal that involves other threads.
-        """
+        """Returns true if a call_expression names a barrier or another operation that involves other threads."""
         scopes, place = self._around(call)
         name = name_node(call.child_by_field_name("function"))
         return (
@@ -562,7 +560,7 @@ class CallGraph:
 
     @functools.cached_property
     def types_and_variables(self) -> dict[str, list]:
-        """What a name means at namespace and class scope, except functions: classes, aliases, variables."""
+        """The meanings of names at namespace and class scope, except functions: classes, aliases, variables."""
         found: dict[str, list] = {}
         for declared in (self.lookup.classes, self.lookup.aliases, self.lookup.variables):
             for name, items in declared.items():

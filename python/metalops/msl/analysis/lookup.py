@@ -54,7 +54,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a call may mean: functions of the program, and a member of an unknown class."""
+    """The possible meanings of a call: functions of the program, and a member of an unknown class."""
 
     functions: tuple[Function, ...] = ()
     member: Member | None = None

@@ -43,7 +43,7 @@ class MemoryOrder:
             for d in scopes.declarations
             if d.kind in ("parameter", "variable") and d.address_spaces & _SPACES
         ]
-        self._accesses: dict[int, list[_Access]] = {}  # by the root pointer that they are derived from
+        self._accesses: dict[int, list[_Access]] = {}  # by the root pointer
         made_of = self._made_of()
         for pointer in self._pointers:
             root = made_of[_key(pointer)]
@@ -77,8 +77,7 @@ class MemoryOrder:
     # ---- pointers --------------------------------------------------------------------------------
 
     def _made_of(self) -> dict[int, int]:
-        """Returns one representative (root) for each pointer, shared by all pointers that are derived from each other.
-        """
+        """Returns the root of each pointer, shared by all pointers that are derived from each other."""
         parent = {_key(p): _key(p) for p in self._pointers}
 
         def root(key: int) -> int:
@@ -215,8 +214,7 @@ class MemoryOrder:
     # ---- order -----------------------------------------------------------------------------------
 
     def _is_ordered(self, accesses: list[_Access]) -> bool:
-        """Returns true if some access follows a write to what may be the same element, and one of the two may be moved.
-        """
+        """Returns true if some access follows a write to possibly the same element, and one of the two may be moved."""
         moved = {a.root for a in accesses if self._may_be_moved(a.root)}
         return any(
             write.is_write

@@ -1,7 +1,5 @@
-"""What a Metal program declares: functions, classes, kernels and their parameters, explicit
-instantiations, function constants. A model over the syntax tree; nothing here knows how code is
-emitted.
-"""
+"""The declarations of a Metal program: functions, classes, kernels and their parameters, explicit instantiations,
+function constants. A model over the syntax tree; nothing here knows how code is emitted."""
 
 from __future__ import annotations
 

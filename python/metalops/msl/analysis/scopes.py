@@ -86,7 +86,8 @@ class Declaration:
 
     @property
     def kinds(self) -> list[str]:
-        """What the declarator makes of the base type, from the name outwards: pointer, reference, array, function."""
+        """The kinds that the declarator adds to the base type, from the name outwards: pointer, reference, array,
+        function."""
         return declarator_kinds(self.declarator)
 
     @property

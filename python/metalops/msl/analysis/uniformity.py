@@ -153,7 +153,7 @@ class Body:
         self._spread: dict[Variable, bool] = {}
         self._simple_definitions: dict[int, tuple] = {}  # node id of an assignment: conditions
         self._level: dict[int, tuple] = {}  # node id of a cut declaration: conditions
-        self._exits: dict[int, list] = {}  # node id of a loop: conditions of the statements that leave it
+        self._exits: dict[int, list] = {}  # node id of a loop: conditions of its exits
         self.returns: list[tuple] = []  # the conditions of every return
         self.returns_of: dict[int, list[tuple]] = {}  # returns of a closure, by its node id
         self._structure(statements_of(body), (), None, self.returns)

@@ -832,8 +832,7 @@ def _array_in(type_: Type, space: str | None) -> Type:
 
 
 def _mismatch(actual: Type | None, wanted: Type, is_cast: bool = False) -> tuple[str, str] | None:
-    """Returns (space of the given type, space of the wanted type) if the one does not convert to the other, else None.
-    """
+    """Returns (given address space, wanted address space) if the one does not convert to the other, else None."""
     if actual is None:
         return None
     if wanted.kind == "pointer":

@@ -170,8 +170,7 @@ def _kind(checked: Checked, argument, variables) -> str | None:
 
 
 def _variables(checked: Checked) -> dict[tuple[int, str], str]:
-    """Returns the types of atomics, and as "plain T" of ordinary numbers, that functions declare, by function and name.
-    """
+    """Returns the types of atomics, and as "plain T" of other numbers, in functions, by function and name."""
     found: dict[tuple[int, str], str] = {}
     for node in checked.source.find("[(parameter_declaration) (declaration)] @d"):
         type_node = node.child_by_field_name("type")

@@ -77,8 +77,7 @@ def _is_shared(declaration: Declaration) -> bool:
 
 
 class _Kernel:
-    """The varying values in a kernel. of_simdgroup: varying among the threads of a simdgroup instead of a threadgroup.
-    """
+    """The varying values in a kernel. of_simdgroup: varying within a simdgroup instead of a threadgroup."""
 
     def __init__(self, checked: Checked, kernel, of_simdgroup: bool = False):
         self.checked = checked
@@ -357,8 +356,7 @@ class _Kernel:
         return _MAY if any(self._value(a) for a in named) else _UNIFORM
 
     def _is_number_of_simdgroup(self, operator: str, right) -> bool:
-        """Returns true if an operation computes a simdgroup's index from a thread's index, in one-dimensional groups.
-        """
+        """Returns true if an operation computes a simdgroup's index from a thread's, in one-dimensional groups."""
         number = integer_value(self.source.masked_text(right))
         if number is None:
             return False

@@ -52,8 +52,7 @@ def holds_metal(header: str) -> bool:
 
 @functools.cache
 def library_words(pattern: str) -> frozenset[str]:
-    """Returns the matches of a regular expression in the headers that kernels are compiled with on the software device.
-    """
+    """Returns the matches of a regular expression in the software device's headers for kernels."""
     words: set[str] = set()
     for folder in ("msl", "msl/host"):
         for file in glob.glob(os.path.join(HEADERS, folder, "*.h")):

@@ -192,7 +192,7 @@ class Types:
         ]
         spaces = [w for w in words if w in DATA_SPACES]
         others = [w for w in words if w not in DATA_SPACES and w not in ("coherent",)]
-        # Of the two words in `thread const device T*`, thread is the redundant one.
+        # In `thread const device T*` thread is the redundant one of the two words.
         space = next((w for w in others + spaces if w != "thread"), spaces[0] if spaces else None)
         text = masked or self.source.masked[start:end]
         return space, bool(re.search(r"\b(?:const|constexpr)\b", text))

@@ -123,8 +123,7 @@ class Expressions:
         return parent.type == "update_expression"
 
     def _arithmetic(self) -> None:
-        """Rewrites shifts, so that counts are taken modulo the width, and integer division, so that it does not trap.
-        """
+        """Rewrites shifts, whose counts are taken modulo the width, and integer division, which must not trap."""
         masked = self.source.masked
         for match in _ARITHMETIC.finditer(masked):
             operator = match.group()

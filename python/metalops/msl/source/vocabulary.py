@@ -171,6 +171,5 @@ _SIMDGROUP_NAMES = (
 
 
 def is_simdgroup_name(name: str) -> bool:
-    """Returns true if a name, where no program declares it, is that of a function or type that involves other threads.
-    """
+    """Returns true if a name, unless a program declares it, is of a function or type that involves other threads."""
     return name in SYNCHRONISING or name in THREAD_NUMBERS or name.startswith(_SIMDGROUP_NAMES)

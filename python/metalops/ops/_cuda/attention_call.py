@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# A softcap this large already makes all scores negligible, and kernels might flush a smaller one to zero, which means
+# A softcap this small already makes all scores negligible, and kernels might flush a smaller one to zero, which means
 # none.
 LEAST_SOFTCAP = 1e-30
 

@@ -41,8 +41,7 @@ Gradient = Callable[..., Sequence[Tensor]]
 
 
 class Elsewhere(NamedTuple):
-    """The implementation for tensors that are not on mps, and for their gradients: None without an operator for these.
-    """
+    """The implementation for tensors that are not on mps, and for their gradients, or None without an operator."""
 
     operator: _elsewhere.Operator
     backward: _elsewhere.Backward | None

@@ -39,8 +39,7 @@ class Entry(NamedTuple):
 
 
 def _is_fast(kernel: Kernel) -> bool:
-    """Returns true if all arguments are values, or pointers, to memory that may be assumed to be aligned and not to
-    alias."""
+    """Returns true if all arguments are values or pointers; each launch checks alignment and aliasing."""
     return all(
         p.kind == "builtin" or (p.kind == "buffer" and (p.is_pointer or _is_value(p)))
         for p in kernel.parameters

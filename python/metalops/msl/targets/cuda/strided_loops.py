@@ -13,7 +13,9 @@ from collections.abc import Collection
 from ...dialect.rewrite import Rewritten
 from ...source.tree import LOOPS, walk
 
-_LONGEST = 400  # characters of a body: larger ones have enough parallelism, and need their registers
+_LONGEST = (
+    400  # characters of a body: larger ones have enough parallelism, and need their registers
+)
 _LEAVING = {"break_statement", "continue_statement", "return_statement", "goto_statement"}
 _LINE_DIRECTIVE = re.compile(r"(?m)^#.*$")
 

@@ -24,8 +24,7 @@ def rewrite_for_host(program: Program) -> tuple[Rewritten, list[int]]:
 
 
 def _kernel(rewritten: Rewritten, kernel: Kernel) -> None:
-    """Turns a kernel into a function that is inlined into its thunk, with the group as a last parameter if it needs it.
-    """
+    """Turns a kernel into a function that is inlined into its thunk, with the group as a last parameter if needed."""
     function, edits = kernel.function, rewritten.edits
     if kernel.unsupported:
         rewritten.remove(function.head, function.node)

@@ -157,8 +157,7 @@ class Thunks:
         )
 
     def _facts(self, kernel: Kernel) -> Piece:
-        """Returns a function whose return type holds the kernel's threadgroup memory, thread limit and buffer indices.
-        """
+        """Returns a function whose return type holds the threadgroup memory, thread limit and buffer indices."""
         function = kernel.function
         headers = " ".join(
             "template " + self.edits.text_of(h.start_byte, h.end_byte)

@@ -323,8 +323,7 @@ class Calls(Lanes):
         return name
 
     def _passed_on(self, argument, position: int, own) -> Again | None:
-        """Returns an argument that the callee's loops rematerialise, one of the thread's indices or positions, or None.
-        """
+        """Returns an argument that the callee's loops rematerialise, a thread's index or position, or None."""
         inner = without_parentheses(argument)
         field = ""
         if inner.type == "field_expression" and inner.children[1].type == ".":
