@@ -9,6 +9,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <csrc/ops/attention/attention_decode.h>
+#include <csrc/ops/common/maybe_tensor.h>
 #include <kernels/attention/attention.h>
 #include <metalops/checks.h>
 #include <metalops/kernel_name.h>
@@ -31,7 +32,7 @@ using metalops::AttentionMask;
 using metalops::AttentionOptions;
 using metalops::AttentionParameters;
 using metalops::AttentionStrides;
-using MaybeTensor = std::optional<Tensor>;
+using metalops::MaybeTensor;
 
 constexpr const char* kName = "attention";
 

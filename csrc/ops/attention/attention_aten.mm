@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros.h>
 #include <csrc/ops/attention/attention_aten.h>
 #include <csrc/ops/attention/attention_random.h>
+#include <csrc/ops/common/maybe_tensor.h>
 #include <metalops/checks.h>
 #include <metalops/library.h>
 #include <metalops/stock.h>
@@ -40,7 +41,7 @@ namespace {
 using at::Tensor;
 using c10::SymDimVector;
 using c10::SymInt;
-using MaybeTensor = std::optional<Tensor>;
+using metalops::MaybeTensor;
 
 constexpr int64_t kLargestHead = 256;
 
@@ -281,7 +282,7 @@ Tensor of_nothing(const Call& call, SymDimVector sizes) {
 bool is_empty(const Tensor& tensor) { return is_zero(tensor.sym_numel()); }
 
 // Without queries or values torch gives, on the CPU, the query's sizes and looks at no others.
-std::optional<Tensor> without_queries_or_values(const Call& call) {
+MaybeTensor without_queries_or_values(const Call& call) {
   const auto tensors = call.tensors();
   if (std::any_of(tensors.begin(), tensors.end(), [](const auto* x) { return x->dim() < 2; }) ||
       !(is_zero(call.query.sym_size(-2)) || is_empty(call.value)) || !may_be_served_by_us(call)) {

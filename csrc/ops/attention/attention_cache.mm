@@ -1,6 +1,7 @@
 // Host side of kernels/attention/attention_cache.metal: keys and values to a cache, and from one.
 #include <ATen/ops/empty.h>
 #include <csrc/ops/attention/attention_cache.h>
+#include <csrc/ops/common/maybe_tensor.h>
 #include <kernels/attention/attention_cache.h>
 #include <metalops/autograd.h>
 #include <metalops/checks.h>
@@ -17,7 +18,7 @@ using at::Tensor;
 using metalops::CacheParameters;
 using metalops::CachePlaces;
 using metalops::KernelName;
-using MaybeTensor = std::optional<Tensor>;
+using metalops::MaybeTensor;
 
 metalops::Library& cache_kernels() { return metalops::library("attention_cache"); }
 
@@ -90,7 +91,7 @@ void store_in_cache(const Tensor& cache, const Tensor& tokens, const MaybeTensor
 }  // namespace
 
 void metalops::check_cache_scale(const char* name, const char* argument, const Tensor& cache,
-                                 const std::optional<Tensor>& scale) {
+                                 const MaybeTensor& scale) {
   if (!scale) {
     return;
   }

@@ -5,6 +5,7 @@
 #include <csrc/ops/attention/attention.h>
 #include <csrc/ops/attention/attention_cache.h>
 #include <csrc/ops/attention/attention_decode.h>
+#include <csrc/ops/common/maybe_tensor.h>
 #include <kernels/attention/attention_decode.h>
 #include <metalops/autograd.h>
 #include <metalops/checks.h>
@@ -23,7 +24,7 @@ using at::Tensor;
 using metalops::AttentionDecodeMask;
 using metalops::AttentionDecodeOptions;
 using metalops::AttentionDecodeParameters;
-using MaybeTensor = std::optional<Tensor>;
+using metalops::MaybeTensor;
 
 constexpr const char* kPagedAttention = "paged_attention";
 

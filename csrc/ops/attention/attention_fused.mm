@@ -14,6 +14,7 @@
 #include <csrc/ops/attention/attention.h>
 #include <csrc/ops/attention/attention_decode.h>
 #include <csrc/ops/attention/attention_random.h>
+#include <csrc/ops/common/maybe_tensor.h>
 #include <metalops/library.h>
 #include <metalops/stock.h>
 
@@ -29,7 +30,7 @@ namespace {
 using at::Tensor;
 using metalops::AttentionGradients;
 using metalops::AttentionOptions;
-using MaybeTensor = std::optional<Tensor>;
+using metalops::MaybeTensor;
 using MaybeSize = std::optional<int64_t>;
 using c10::SymInt;
 

@@ -15,6 +15,7 @@
 #include <ATen/ops/matmul.h>
 #include <csrc/ops/attention/attention.h>
 #include <csrc/ops/attention/masked_softmax.h>
+#include <csrc/ops/common/maybe_tensor.h>
 #include <metalops/checks.h>
 #include <metalops/library.h>
 #include <metalops/stock.h>
@@ -24,7 +25,7 @@
 namespace {
 
 using at::Tensor;
-using MaybeTensor = std::optional<Tensor>;
+using metalops::MaybeTensor;
 
 // ---- attention ----------------------------------------------------------------------------------
 

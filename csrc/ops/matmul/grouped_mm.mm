@@ -1,6 +1,7 @@
 // Host side of kernels/matmul/grouped_mm.metal: _grouped_mm, which torch makes of a product for
 // each group after it has waited for where the groups end.
 #include <ATen/ops/empty.h>
+#include <csrc/ops/common/maybe_tensor.h>
 #include <csrc/ops/matmul/operand.h>
 #include <kernels/matmul/grouped_mm.h>
 #include <metalops/checks.h>
@@ -19,7 +20,7 @@ namespace {
 using at::ScalarType;
 using at::Tensor;
 using metalops::Grouped;
-using MaybeTensor = std::optional<Tensor>;
+using metalops::MaybeTensor;
 
 constexpr const char* kName = "_grouped_mm";
 

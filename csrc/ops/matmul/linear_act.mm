@@ -11,6 +11,7 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/sigmoid.h>
+#include <csrc/ops/common/maybe_tensor.h>
 #include <csrc/ops/matmul/operand.h>
 #include <kernels/matmul/linear_act.h>
 #include <metalops/autograd.h>
@@ -37,8 +38,8 @@ namespace {
 
 using at::Tensor;
 using metalops::LinearActivation;
+using metalops::MaybeTensor;
 using metalops::ProductOperand;
-using MaybeTensor = std::optional<Tensor>;
 using Gradients = std::tuple<Tensor, Tensor, Tensor>;
 
 constexpr const char* kName = "linear_act";

@@ -4,6 +4,7 @@
 #include <ATen/BlasBackend.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
+#include <csrc/ops/common/maybe_tensor.h>
 #include <csrc/ops/matmul/operand.h>
 #include <kernels/matmul/scaled_grouped_mm.h>
 #include <metalops/checks.h>
@@ -27,6 +28,7 @@ using at::blas::ScalingType;
 using at::blas::SwizzleType;
 using metalops::Grouped;
 using metalops::KernelName;
+using metalops::MaybeTensor;
 using metalops::ScalePlaces;
 using metalops::scaled::blocks_of;
 using metalops::scaled::format_of;
@@ -35,7 +37,6 @@ using metalops::scaled::is_fp8;
 using metalops::scaled::Kind;
 using metalops::scaled::name_of;
 using metalops::scaled::result_of;
-using MaybeTensor = std::optional<Tensor>;
 
 constexpr const char* kName = "_scaled_grouped_mm";
 

@@ -4,6 +4,7 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
+#include <csrc/ops/common/maybe_tensor.h>
 #include <csrc/ops/matmul/operand.h>
 #include <metalops/checks.h>
 #include <metalops/kernel_name.h>
@@ -23,6 +24,7 @@ using at::Tensor;
 using at::blas::ScalingType;
 using at::blas::SwizzleType;
 using metalops::KernelName;
+using metalops::MaybeTensor;
 using metalops::NarrowFormat;
 using metalops::ScaledResult;
 using metalops::ScalePlaces;
@@ -33,7 +35,6 @@ using metalops::scaled::is_fp8;
 using metalops::scaled::Kind;
 using metalops::scaled::name_of;
 using metalops::scaled::result_of;
-using MaybeTensor = std::optional<Tensor>;
 using Recipe = std::vector<ScalingType>;
 
 constexpr const char* kName = "_scaled_mm";

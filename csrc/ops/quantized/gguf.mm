@@ -1,5 +1,6 @@
 // Host side of kernels/quantized/gguf.metal: weights of GGUF files.
 #include <ATen/ops/empty.h>
+#include <csrc/ops/common/maybe_tensor.h>
 #include <csrc/ops/quantized/skinny_gemm.h>
 #include <kernels/quantized/gguf.h>
 #include <metalops/checks.h>
@@ -11,7 +12,6 @@
 #include <torch/library.h>
 
 #include <limits>
-#include <optional>
 
 namespace {
 
@@ -20,7 +20,7 @@ using metalops::GgufLayout;
 using metalops::GgufProduct;
 using metalops::GgufType;
 using metalops::KernelName;
-using MaybeTensor = std::optional<Tensor>;
+using metalops::MaybeTensor;
 
 metalops::Library& gguf_kernels() { return metalops::library("gguf"); }
 

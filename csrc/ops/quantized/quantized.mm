@@ -1,5 +1,6 @@
 // Host side of kernels/quantized/quantized.metal: packing weights and unpacking them.
 #include <ATen/ops/empty.h>
+#include <csrc/ops/common/maybe_tensor.h>
 #include <csrc/ops/quantized/quantized.h>
 #include <metalops/autograd.h>
 #include <metalops/checks.h>
@@ -18,10 +19,10 @@ namespace {
 using at::Tensor;
 using metalops::CodeFormat;
 using metalops::KernelName;
+using metalops::MaybeTensor;
 using metalops::PackedLayout;
 using metalops::QuantizedWeights;
 using metalops::ScaleFormat;
-using MaybeTensor = std::optional<Tensor>;
 
 metalops::Library& quantized_kernels() { return metalops::library("quantized"); }
 

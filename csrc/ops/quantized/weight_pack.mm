@@ -14,6 +14,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <csrc/ops/common/maybe_tensor.h>
 #include <metalops/checks.h>
 #include <metalops/library.h>
 #include <metalops/stock.h>
@@ -25,7 +26,7 @@
 namespace {
 
 using at::Tensor;
-using MaybeTensor = std::optional<Tensor>;
+using metalops::MaybeTensor;
 
 // x: (M, K); packed: (N, bytes); scales, biases: (N, groups).
 Tensor product_with_packed(const Tensor& x, const Tensor& packed, const Tensor& scales,

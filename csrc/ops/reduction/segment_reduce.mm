@@ -5,6 +5,7 @@
 #include <ATen/ops/cumsum.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <csrc/ops/common/maybe_tensor.h>
 #include <kernels/reduction/segment_reduce.h>
 #include <metalops/checks.h>
 #include <metalops/kernel_name.h>
@@ -23,8 +24,8 @@ namespace {
 using at::Tensor;
 using at::native::ReductionType;
 using metalops::KernelName;
+using metalops::MaybeTensor;
 using metalops::SegmentReduceParameters;
-using MaybeTensor = std::optional<Tensor>;
 using MaybeScalar = std::optional<at::Scalar>;
 
 at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("segment_reduce"); }

@@ -2,6 +2,7 @@
 // Step counts, grad_scale, found_inf and a learning rate on the device are read there. A launch
 // takes several tensors.
 #include <ATen/ops/full.h>
+#include <csrc/ops/common/maybe_tensor.h>
 #include <kernels/training/adagrad.h>
 #include <metalops/checks.h>
 #include <metalops/kernel_name.h>
@@ -20,7 +21,7 @@ namespace {
 
 using at::Tensor;
 using at::TensorList;
-using MaybeTensor = std::optional<Tensor>;
+using metalops::MaybeTensor;
 
 struct Options {
   double lr_decay;

@@ -4,6 +4,7 @@
 #include <ATen/native/cpu/mixed_data_type.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <csrc/ops/common/maybe_tensor.h>
 #include <kernels/training/batch_norm_stats.h>
 #include <metalops/checks.h>
 #include <metalops/kernel_name.h>
@@ -18,7 +19,7 @@
 namespace {
 
 using at::Tensor;
-using MaybeTensor = std::optional<Tensor>;
+using metalops::MaybeTensor;
 
 at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("batch_norm_stats"); }
 

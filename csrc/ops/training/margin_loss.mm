@@ -6,6 +6,7 @@
 #include <ATen/native/LossMulti.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
+#include <csrc/ops/common/maybe_tensor.h>
 #include <kernels/training/margin_loss.h>
 #include <metalops/checks.h>
 #include <metalops/kernel_name.h>
@@ -22,7 +23,7 @@ namespace {
 using at::Tensor;
 using c10::Scalar;
 using metalops::MarginLossParameters;
-using MaybeTensor = std::optional<Tensor>;
+using metalops::MaybeTensor;
 
 at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("margin_loss"); }
 

@@ -1,0 +1,11 @@
+// An argument or result that may be absent, as in the schema's `Tensor?`.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+namespace metalops {
+
+using MaybeTensor = std::optional<at::Tensor>;
+
+}  // namespace metalops
