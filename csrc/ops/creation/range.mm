@@ -2,6 +2,7 @@
 // overloads end in it.
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <kernels/creation/range.h>
 #include <metalops/checks.h>
 #include <metalops/library.h>
@@ -79,8 +80,7 @@ at::Tensor& logspace_out(const c10::Scalar& start, const c10::Scalar& end, int64
   set_exponents(parameters, start, end, dtype);
   set_base(parameters, base);
   const auto layout = metalops::row_major_layout<1>({out});
-  metalops::launch_threads(metalops::library("range"),
-                           metalops::KernelName("logspace_") + metalops::metal_type(dtype),
+  metalops::launch_threads(metalops::library("range"), metalops::typed_kernel("logspace_", dtype),
                            layout.count, out, parameters, layout);
   return out;
 }

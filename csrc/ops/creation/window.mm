@@ -1,12 +1,11 @@
 // Host side of kernels/creation/window.metal: kaiser_window. torch composes it of a loop over
 // elements that stock MPS lacks.
 #include <ATen/ops/empty.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <kernels/creation/window.h>
 #include <metalops/checks.h>
-#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
-#include <metalops/metal_type.h>
 #include <metalops/stock.h>
 
 namespace {
@@ -35,8 +34,8 @@ Tensor kaiser_window_beta(int64_t window_length, bool periodic, double beta,
   const metalops::KaiserWindowParameters parameters{
       window_length, periodic ? window_length : window_length - 1, static_cast<float>(beta)};
   metalops::launch_threads(metalops::library("window"),
-                           metalops::KernelName("kaiser_window_") + metalops::metal_type(type),
-                           window_length, window, parameters);
+                           metalops::typed_kernel("kaiser_window_", type), window_length, window,
+                           parameters);
   return window;
 }
 

@@ -8,12 +8,11 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <kernels/indexing/compressed_indices.h>
 #include <metalops/checks.h>
-#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
-#include <metalops/metal_type.h>
 #include <metalops/stock.h>
 #include <metalops/structured.h>
 
@@ -24,7 +23,6 @@ namespace {
 
 using at::Tensor;
 using metalops::CompressedIndicesParameters;
-using metalops::KernelName;
 
 // Integers of 32 or 64 bits, without gaps.
 Tensor indices(const char* name, const Tensor& given) {
@@ -33,11 +31,6 @@ Tensor indices(const char* name, const Tensor& given) {
       at::isIntegralType(type, /*includeBool=*/false) && !at::isBarebonesUnsignedType(type), name,
       type);
   return (type == at::kInt ? given : given.to(at::kLong)).contiguous();
-}
-
-KernelName named(const char* kernel, const Tensor& from, const Tensor& to) {
-  return KernelName(kernel) + metalops::metal_type(from.scalar_type()) + "_" +
-         metalops::metal_type(to.scalar_type());
 }
 
 Tensor& coo_to_csr_out(const Tensor& self, int64_t size, bool out_int32, Tensor& out) {
@@ -52,8 +45,9 @@ Tensor& coo_to_csr_out(const Tensor& self, int64_t size, bool out_int32, Tensor&
   const auto rows = indices(kName, self);
   const auto pointers = out.contiguous();
   metalops::launch_rows(metalops::library("compressed_indices"),
-                        named("row_pointers_", rows, pointers), size + 1, 1, pointers, rows,
-                        CompressedIndicesParameters{size, rows.numel()}, metalops::kErrorBuffer);
+                        metalops::typed_kernel("row_pointers_", rows, pointers), size + 1, 1,
+                        pointers, rows, CompressedIndicesParameters{size, rows.numel()},
+                        metalops::kErrorBuffer);
   if (!pointers.is_same(out)) {
     out.copy_(pointers);
   }
@@ -85,8 +79,8 @@ Tensor& csr_to_coo_out(const Tensor& crow_indices, const Tensor& col_indices, bo
   const auto elements = col_indices.size(-1);
   const auto rows = at::empty(col_indices.sizes(), out.options());
   metalops::launch_rows(metalops::library("compressed_indices"),
-                        named("row_indices_", pointers, rows), elements, rows.numel() / elements,
-                        rows, pointers,
+                        metalops::typed_kernel("row_indices_", pointers, rows), elements,
+                        rows.numel() / elements, rows, pointers,
                         CompressedIndicesParameters{pointers.size(-1) - 1, elements});
   const auto batch = col_indices.dim() - 1;
   for (int64_t d = 0; d < batch; ++d) {

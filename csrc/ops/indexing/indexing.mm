@@ -7,6 +7,7 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <kernels/indexing/indexing.h>
 #include <metalops/checks.h>
 #include <metalops/library.h>
@@ -85,7 +86,7 @@ Tensor& put_(Tensor& self, const Tensor& index, const Tensor& source, bool accum
   const auto type = self.scalar_type();
   metalops::launch_threads(
       kernels(),
-      accumulate ? metalops::KernelName("put_accumulate_") + metalops::metal_type(type)
+      accumulate ? metalops::typed_kernel("put_accumulate_", type)
                  : metalops::KernelName("put_") + metalops::metal_type_of_width(type),
       layout.count, self, source, indices, layout, self_layout, metalops::kErrorBuffer);
   return self;
@@ -113,8 +114,7 @@ Tensor& embedding_renorm_(Tensor& self, const Tensor& indices, double max_norm, 
   const auto visited = at::zeros({self.size(0)}, self.options().dtype(at::kInt));
   constexpr int64_t kMostGroups = 1 << 20;
   metalops::launch_threadgroups(kernels(),
-                                metalops::KernelName("embedding_renorm_") +
-                                    metalops::metal_type(type) + "_" +
+                                metalops::typed_kernel("embedding_renorm_", type) + "_" +
                                     metalops::metal_type(indices.scalar_type()),
                                 std::min(layout.count, kMostGroups), c10::metal::simdgroup_size,
                                 self, indices, visited, parameters, layout, metalops::kErrorBuffer);

@@ -10,12 +10,11 @@
 #include <ATen/ops/eye.h>
 #include <ATen/ops/linalg_cholesky_ex_meta.h>
 #include <ATen/ops/zeros.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <kernels/linalg/cholesky.h>
 #include <metalops/checks.h>
-#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
-#include <metalops/metal_type.h>
 #include <metalops/stock.h>
 #include <metalops/structured.h>
 
@@ -27,7 +26,6 @@
 namespace {
 
 using at::Tensor;
-using metalops::KernelName;
 
 constexpr metalops::Triangle kLower{/*is_upper=*/false};
 constexpr metalops::Triangle kUpper{/*is_upper=*/true};
@@ -48,8 +46,7 @@ void factor(const Tensor& matrices, const Tensor& infos, int64_t first, int64_t 
   if (rows <= metalops::kCholeskyBlockRows) {
     const uint64_t threads = matrices.size(0) < kManyMatrices ? 64 : 32;
     metalops::launch_threadgroups(
-        metalops::library("cholesky"),
-        KernelName("cholesky_block_") + metalops::metal_type(matrices.scalar_type()),
+        metalops::library("cholesky"), metalops::typed_kernel("cholesky_block_", matrices),
         matrices.size(0), threads, matrices, infos, parameters_of(matrices, first, rows));
     const auto end = first + rows;
     metalops::solve_triangular_(own.narrow(2, first, rows).mH(), kLower,
@@ -87,12 +84,11 @@ void factor_to(const Tensor& a, bool upper, const Tensor& result, const Tensor& 
       factor(matrices.narrow(0, first, count), infos_of_batch.narrow(0, first, count), 0, n);
     });
     const auto pack = metalops::pack_of(matrices);
-    metalops::launch_grid(
-        metalops::library("cholesky"),
-        KernelName("cholesky_clear_lower_") + metalops::metal_type(matrices.scalar_type()),
-        {static_cast<uint64_t>(c10::metal::ceil_div(n, pack)), static_cast<uint64_t>(n),
-         static_cast<uint64_t>(matrices.size(0))},
-        matrices, parameters_of(matrices, 0, n));
+    metalops::launch_grid(metalops::library("cholesky"),
+                          metalops::typed_kernel("cholesky_clear_lower_", matrices),
+                          {static_cast<uint64_t>(c10::metal::ceil_div(n, pack)),
+                           static_cast<uint64_t>(n), static_cast<uint64_t>(matrices.size(0))},
+                          matrices, parameters_of(matrices, 0, n));
     const auto factors = matrices.view(a.sizes());
     result.copy_(upper ? factors : factors.mH());
   }

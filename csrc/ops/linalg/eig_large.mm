@@ -7,11 +7,10 @@
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <kernels/linalg/eig_large.h>
-#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
-#include <metalops/metal_type.h>
 
 #include <algorithm>
 
@@ -39,8 +38,8 @@ class SchurForm {
   }
 
   void store_values(const Tensor& values) {
-    metalops::launch_rows(library_, named("schur_values_"), n_, batch_, values, reduced_.h,
-                          reduced_.exponents, p_);
+    metalops::launch_rows(library_, metalops::typed_kernel("schur_values_", type_), n_, batch_,
+                          values, reduced_.h, reduced_.exponents, p_);
   }
 
   void store_vectors(const Tensor& vectors) {
@@ -53,20 +52,18 @@ class SchurForm {
     substitute(of_form);
     const auto factors = metalops::with_real_parts(of_form.narrow(2, 0, n_));
     const auto balanced = at::bmm(factors, rows);
-    metalops::launch_rows(library_, named("schur_vectors_"), n_ * c10::metal::simdgroup_size,
-                          batch_, vectors, balanced, reduced_.h, reduced_.scales, p_);
+    metalops::launch_rows(library_, metalops::typed_kernel("schur_vectors_", type_),
+                          n_ * c10::metal::simdgroup_size, batch_, vectors, balanced, reduced_.h,
+                          reduced_.scales, p_);
   }
 
  private:
-  metalops::KernelName named(const char* name) const {
-    return metalops::KernelName(name) + metalops::metal_type(type_);
-  }
-
   void apply(const Tensor& sweeps, const Tensor& transformations) {
     const auto groups = 3 * c10::metal::ceil_div<int64_t>(n_, metalops::kSchurRows);
-    metalops::launch_threadgroups(
-        library_, named("schur_apply_"), groups * batch_, metalops::kSchurRows, reduced_.h,
-        reduced_.q.defined() ? reduced_.q : reduced_.h, sweeps, transformations, p_);
+    metalops::launch_threadgroups(library_, metalops::typed_kernel("schur_apply_", type_),
+                                  groups * batch_, metalops::kSchurRows, reduced_.h,
+                                  reduced_.q.defined() ? reduced_.q : reduced_.h, sweeps,
+                                  transformations, p_);
   }
 
   // The host reads after each sweep how many windows the next one has.
@@ -81,7 +78,7 @@ class SchurForm {
     const auto transformations = at::empty({batch_, window, window}, reduced_.h.options());
     const auto shifts = at::empty({batch_, metalops::kMostBulges, 4}, options);
     const auto in_groups = [&](const char* name, int64_t simdgroups, const auto&... arguments) {
-      metalops::launch_threadgroups(library_, named(name), batch_,
+      metalops::launch_threadgroups(library_, metalops::typed_kernel(name, type_), batch_,
                                     simdgroups * c10::metal::simdgroup_size, sweeps, arguments...,
                                     p_);
     };
@@ -121,8 +118,9 @@ class SchurForm {
     for (int64_t first = 0; first < n_; first += count) {
       p.first = static_cast<int32_t>(first);
       p.count = static_cast<int32_t>(std::min(count, n_ - first));
-      metalops::launch_threadgroups(library_, named("schur_back_substitute_"), batch_ * p.count,
-                                    c10::metal::simdgroup_size, vectors, reduced_.h, p);
+      metalops::launch_threadgroups(
+          library_, metalops::typed_kernel("schur_back_substitute_", type_), batch_ * p.count,
+          c10::metal::simdgroup_size, vectors, reduced_.h, p);
     }
   }
 

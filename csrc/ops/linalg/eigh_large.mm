@@ -7,11 +7,10 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <kernels/linalg/eigh_large.h>
-#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
-#include <metalops/metal_type.h>
 
 #include <algorithm>
 
@@ -56,17 +55,14 @@ class Reduction {
                           found.values, exponents_, p);
     if (with_vectors) {
       const auto ordered = at::zeros({batch_, n_, row_}, reflectors_.options());
-      metalops::launch_grid(library_, named("eigh_vectors_"), grid(n_, padded), ordered,
-                            found.vectors, ranks, p, parameters_.end);
+      metalops::launch_grid(library_, metalops::typed_kernel("eigh_vectors_", type_),
+                            grid(n_, padded), ordered, found.vectors, ranks, p, parameters_.end);
       metalops::multiply_with_reflectors(ordered, reflectors_, taus_);
       vectors.copy_(ordered.narrow(2, 0, n_).view(vectors.sizes()).mT());
     }
   }
 
  private:
-  metalops::KernelName named(const char* name) const {
-    return metalops::KernelName(name) + metalops::metal_type(type_);
-  }
   int32_t size() const { return static_cast<int32_t>(n_); }
   std::array<uint64_t, 3> grid(int64_t x, int64_t y) const {
     return {static_cast<uint64_t>(x), static_cast<uint64_t>(y), static_cast<uint64_t>(batch_)};
@@ -74,12 +70,13 @@ class Reduction {
 
   void load(const Tensor& a) {
     const auto extents = at::empty({batch_ * n_}, diagonals_.options());
-    metalops::launch_simdgroups(library_, named("eigh_extents_"), batch_ * n_, extents, a,
-                                parameters_);
+    metalops::launch_simdgroups(library_, metalops::typed_kernel("eigh_extents_", type_),
+                                batch_ * n_, extents, a, parameters_);
     metalops::launch_threadgroups(library_, "eigh_exponents", batch_, c10::metal::simdgroup_size,
                                   exponents_, infos_, extents, parameters_);
-    metalops::launch_grid(library_, named("eigh_load_"), grid(stride_, n_), matrices_, a,
-                          exponents_, infos_, parameters_, static_cast<int32_t>(stride_));
+    metalops::launch_grid(library_, metalops::typed_kernel("eigh_load_", type_), grid(stride_, n_),
+                          matrices_, a, exponents_, infos_, parameters_,
+                          static_cast<int32_t>(stride_));
   }
 
   // To the tridiagonal matrix of diagonals_ and besides_.
@@ -87,9 +84,9 @@ class Reduction {
     metalops::ColumnSteps steps(matrices_, stride_, reflector_count_, 2);
     const auto panels = at::empty({batch_, kEighPanel, row_}, matrices_.options());
     const auto reduce_column = [&] {
-      metalops::launch_threadgroups(library_, named("eigh_column_"), batch_, steps.threads,
-                                    matrices_, reflectors_, panels, steps.products, steps.overlaps,
-                                    diagonals_, besides_, taus_, steps.p);
+      metalops::launch_threadgroups(library_, metalops::typed_kernel("eigh_column_", type_), batch_,
+                                    steps.threads, matrices_, reflectors_, panels, steps.products,
+                                    steps.overlaps, diagonals_, besides_, taus_, steps.p);
     };
     steps.for_each(
         [&] {

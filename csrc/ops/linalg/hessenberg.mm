@@ -8,10 +8,9 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/eye.h>
 #include <ATen/ops/zeros.h>
-#include <metalops/kernel_name.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
-#include <metalops/metal_type.h>
 
 #include <algorithm>
 #include <utility>
@@ -52,9 +51,6 @@ class HessenbergReduction {
   }
 
  private:
-  metalops::KernelName named(const char* name) const {
-    return metalops::KernelName(name) + metalops::metal_type(type_);
-  }
   std::array<uint64_t, 3> grid(int64_t x, int64_t y) const {
     return {static_cast<uint64_t>(x), static_cast<uint64_t>(y), static_cast<uint64_t>(batch_)};
   }
@@ -62,13 +58,14 @@ class HessenbergReduction {
 
   void load(const Tensor& a, const Tensor& infos) {
     const auto extents = at::empty({batch_ * n_}, a.options().dtype(at::kFloat));
-    metalops::launch_simdgroups(library_, named("hessenberg_extents_"), batch_ * n_, extents, a,
-                                parameters_);
+    metalops::launch_simdgroups(library_, metalops::typed_kernel("hessenberg_extents_", type_),
+                                batch_ * n_, extents, a, parameters_);
     metalops::launch_threadgroups(library_, "hessenberg_exponents", batch_,
                                   c10::metal::simdgroup_size, exponents_, infos, extents,
                                   parameters_);
-    metalops::launch_grid(library_, named("hessenberg_load_"), grid(stride_, n_), matrices_, a,
-                          exponents_, infos, parameters_, stride());
+    metalops::launch_grid(library_, metalops::typed_kernel("hessenberg_load_", type_),
+                          grid(stride_, n_), matrices_, a, exponents_, infos, parameters_,
+                          stride());
   }
 
   void balance(const Tensor& infos) {
@@ -81,13 +78,13 @@ class HessenbergReduction {
       if (step > 0) {
         std::swap(scales_, next);
       }
-      metalops::launch_rows(library_, named("hessenberg_balance_"), n_, batch_, next, levels,
-                            scales_, matrices_, parameters_, stride());
+      metalops::launch_rows(library_, metalops::typed_kernel("hessenberg_balance_", type_), n_,
+                            batch_, next, levels, scales_, matrices_, parameters_, stride());
     }
     metalops::launch_threadgroups(library_, "hessenberg_accept", batch_, c10::metal::simdgroup_size,
                                   scales_, shifts, exponents_, levels, parameters_);
-    metalops::launch_grid(library_, named("hessenberg_scale_"), grid(stride_, n_), matrices_,
-                          scales_, shifts, parameters_, stride());
+    metalops::launch_grid(library_, metalops::typed_kernel("hessenberg_scale_", type_),
+                          grid(stride_, n_), matrices_, scales_, shifts, parameters_, stride());
   }
 
   void reduce() {
@@ -95,9 +92,9 @@ class HessenbergReduction {
     const auto panels = at::zeros({batch_, kEighPanel, row_}, matrices_.options());
     const auto triangles = at::empty({batch_, kEighPanel, kEighPanel}, matrices_.options());
     const auto reduce_column = [&] {
-      metalops::launch_threadgroups(library_, named("hessenberg_column_"), batch_, steps.threads,
-                                    matrices_, reflectors_, panels, steps.products, steps.overlaps,
-                                    triangles, taus_, steps.p);
+      metalops::launch_threadgroups(library_, metalops::typed_kernel("hessenberg_column_", type_),
+                                    batch_, steps.threads, matrices_, reflectors_, panels,
+                                    steps.products, steps.overlaps, triangles, taus_, steps.p);
     };
     steps.for_each(
         [&] {

@@ -7,12 +7,11 @@
 #include <ATen/ops/linalg_ldl_factor_ex_meta.h>
 #include <ATen/ops/linalg_ldl_solve_meta.h>
 #include <ATen/ops/zeros.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <kernels/linalg/ldl.h>
 #include <metalops/checks.h>
-#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
-#include <metalops/metal_type.h>
 #include <metalops/stock.h>
 #include <metalops/structured.h>
 
@@ -25,12 +24,7 @@
 namespace {
 
 using at::Tensor;
-using metalops::KernelName;
 using metalops::LdlParameters;
-
-KernelName named(const char* kernel, const Tensor& matrices) {
-  return KernelName(kernel) + metalops::metal_type(matrices.scalar_type());
-}
 
 // Of solving. Steps in numbers, or in packs of them.
 LdlParameters parameters_of(const Tensor& matrices, bool hermitian, int64_t unit = 1) {
@@ -68,8 +62,8 @@ void factor(const Tensor& factors, const Tensor& a, const Tensor& pivots, const 
   auto& library = metalops::library("ldl");
   const auto launch_grid = [&](const char* kernel, int64_t side, const auto&... arguments) {
     const auto sides = static_cast<uint64_t>(side);
-    metalops::launch_grid(library, named(kernel, a), {sides, sides, static_cast<uint64_t>(batch)},
-                          arguments...);
+    metalops::launch_grid(library, metalops::typed_kernel(kernel, a),
+                          {sides, sides, static_cast<uint64_t>(batch)}, arguments...);
   };
   metalops::LdlColumnsParameters p{};
   p.apart = static_cast<uint64_t>(apart);
@@ -81,8 +75,8 @@ void factor(const Tensor& factors, const Tensor& a, const Tensor& pivots, const 
   for (int64_t last = 0; last < n;) {
     last = std::min(last + columns_of_launch(n), n);
     p.last = static_cast<uint32_t>(last);
-    metalops::launch_threadgroups(library, named("ldl_factor_", a), batch, threads, columns,
-                                  numbers, pivots, infos, progress, p);
+    metalops::launch_threadgroups(library, metalops::typed_kernel("ldl_factor_", a), batch, threads,
+                                  columns, numbers, pivots, infos, progress, p);
   }
   p.given = {factors.stride(0), factors.stride(1), factors.stride(2)};
   launch_grid("ldl_store_", n, factors, columns, p);
@@ -143,13 +137,13 @@ void solve(const Tensor& factors, const Tensor& pivots, bool hermitian, const Te
   const auto lower = metalops::padded_rows(factors);
   const auto of_lower = parameters_of(lower, hermitian);
   const auto blocks = lower.clone();
-  metalops::launch_rows(library, named("ldl_order_rows_", lower), lower.size(1), batch, lower,
-                        pivots, of_lower);
+  metalops::launch_rows(library, metalops::typed_kernel("ldl_order_rows_", lower), lower.size(1),
+                        batch, lower, pivots, of_lower);
   metalops::launch_rows(library, "ldl_swap_rows", packs, batch, x, pivots, p,
                         metalops::kErrorBuffer);
   metalops::solve_triangular_(lower, kLower, x);
-  metalops::launch_rows(library, named("ldl_solve_blocks_", lower), packs, batch, x, blocks, pivots,
-                        p, parameters_of(blocks, hermitian));
+  metalops::launch_rows(library, metalops::typed_kernel("ldl_solve_blocks_", lower), packs, batch,
+                        x, blocks, pivots, p, parameters_of(blocks, hermitian));
   metalops::solve_triangular_(hermitian ? lower.mH() : lower.mT(), kUpper, x);
   p.is_backward = true;
   metalops::launch_rows(library, "ldl_swap_rows", packs, batch, x, pivots, p,

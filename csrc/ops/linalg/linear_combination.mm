@@ -2,12 +2,11 @@
 // torch's matrix exponential that stock MPS lacks.
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/zeros.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <kernels/linalg/linear_combination.h>
 #include <metalops/checks.h>
-#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
-#include <metalops/metal_type.h>
 #include <metalops/stock.h>
 
 #include <vector>
@@ -54,10 +53,9 @@ Tensor& linear_combination_out(const Tensor& input, const Tensor& coefficients, 
   const auto rows = coefficients.size(0);
   const metalops::LinearCombinationParameters parameters{coefficients.size(1),
                                                          rows == 0 ? 0 : result.numel() / rows};
-  metalops::launch_rows(
-      metalops::library("linear_combination"),
-      metalops::KernelName("linear_combination_") + metalops::metal_type(input.scalar_type()),
-      parameters.elements, rows, result, input.contiguous(), coefficients.contiguous(), parameters);
+  metalops::launch_rows(metalops::library("linear_combination"),
+                        metalops::typed_kernel("linear_combination_", input), parameters.elements,
+                        rows, result, input.contiguous(), coefficients.contiguous(), parameters);
   if (!result.is_same(output)) {
     output.copy_(result);
   }

@@ -16,6 +16,7 @@
 #include <ATen/ops/linalg_lu_meta.h>
 #include <ATen/ops/linalg_lu_solve_meta.h>
 #include <ATen/ops/lu_unpack.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <kernels/linalg/lu.h>
 #include <metalops/checks.h>
 #include <metalops/kernel_name.h>
@@ -35,10 +36,6 @@ namespace {
 
 using at::Tensor;
 using metalops::KernelName;
-
-KernelName named(const char* kernel, const Tensor& matrices) {
-  return KernelName(kernel) + metalops::metal_type(matrices.scalar_type());
-}
 
 // x: (batch, rows, columns) of padded_rows(). pivots: (batch, ...), of which `count` from `first`
 // on are applied.
@@ -97,8 +94,9 @@ void factor_panels(const Tensor& factors, const Tensor& a, const Tensor& panels,
   for (int64_t matrix = 0; matrix < a.size(0); matrix += panels.size(0)) {
     const auto count = std::min(panels.size(0), a.size(0) - matrix);
     const auto own = [&](const Tensor& x) { return x.narrow(0, matrix, count); };
-    metalops::launch_threadgroups(metalops::library("lu"), named("lu_panel_", a), count, threads,
-                                  own(factors), panels, own(pivots), own(infos), own(a), p);
+    metalops::launch_threadgroups(metalops::library("lu"), metalops::typed_kernel("lu_panel_", a),
+                                  count, threads, own(factors), panels, own(pivots), own(infos),
+                                  own(a), p);
   }
 }
 

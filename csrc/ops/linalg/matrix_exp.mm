@@ -11,11 +11,10 @@
 #include <ATen/ops/exp.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/tensor.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <kernels/linalg/matrix_exp.h>
-#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
-#include <metalops/metal_type.h>
 #include <metalops/stock.h>
 
 #include <algorithm>
@@ -51,10 +50,9 @@ Tensor sums_of(const std::vector<Tensor>& terms, const std::vector<Coefficients>
     std::copy(coefficients[i].begin(), coefficients[i].end(), parameters.coefficients[i]);
   }
   const auto term = [&](size_t i) { return i < terms.size() ? terms[i] : first; };
-  metalops::launch_rows(
-      metalops::library("matrix_exp"),
-      metalops::KernelName("matrix_exp_sums_") + metalops::metal_type(first.scalar_type()),
-      first.numel(), rows, result, first, term(1), term(2), term(3), parameters);
+  metalops::launch_rows(metalops::library("matrix_exp"),
+                        metalops::typed_kernel("matrix_exp_sums_", first), first.numel(), rows,
+                        result, first, term(1), term(2), term(3), parameters);
   return result;
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/linalg_qr_meta.h>
 #include <ATen/ops/triu.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <metalops/checks.h>
 #include <metalops/stock.h>
 #include <metalops/structured.h>
@@ -57,7 +58,7 @@ void factorise_small(const Tensor& a, const Tensor& taus, int64_t first, int64_t
   const auto parameters = metalops::qr_parameters(a, taus, first, width);
   if (const auto size = std::max(rows, width); size <= int64_t{metalops::kQrThread}) {
     metalops::launch_threads(metalops::library("qr"),
-                             metalops::qr_kernel("qr_thread_", a) + (size <= 4 ? "_4" : "_8"),
+                             metalops::typed_kernel("qr_thread_", a) + (size <= 4 ? "_4" : "_8"),
                              a.size(0), a, taus, parameters);
     return;
   }
@@ -78,7 +79,7 @@ void factorise_small(const Tensor& a, const Tensor& taus, int64_t first, int64_t
     return width <= x.columns && rows <= x.rows;
   });
   metalops::launch_simdgroups(
-      metalops::library("qr"), metalops::qr_kernel("qr_small_", a) + size->name,
+      metalops::library("qr"), metalops::typed_kernel("qr_small_", a) + size->name,
       c10::metal::ceil_div<uint64_t>(a.size(0) * size->columns, c10::metal::simdgroup_size), a,
       taus, parameters);
 }
@@ -94,7 +95,7 @@ void factorise_panel(const Tensor& a, const Tensor& taus, int64_t first, int64_t
   if (rows <= kMostInRegisters) {
     factorise_small(a, taus, first, width);
   } else if (is_short || width == 1) {
-    metalops::launch_threadgroups(metalops::library("qr"), metalops::qr_kernel("qr_panel_", a),
+    metalops::launch_threadgroups(metalops::library("qr"), metalops::typed_kernel("qr_panel_", a),
                                   a.size(0), kThreads, a, taus,
                                   metalops::qr_parameters(a, taus, first, width));
   } else {
@@ -164,7 +165,7 @@ void multiply_small(const Tensor& others, const Tensor& a, const Tensor& taus, b
                                                  by_rows,
                                                  is_identity};
   metalops::launch_threads(metalops::library("qr"),
-                           metalops::qr_kernel("qr_vectors_", a) + metalops::small_size(size),
+                           metalops::typed_kernel("qr_vectors_", a) + metalops::small_size(size),
                            a.size(0) * c10::metal::ceil_div<uint64_t>(count, metalops::kQrVectors),
                            others, a, taus, parameters);
 }

@@ -9,11 +9,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <kernels/linalg/svd_large.h>
-#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
-#include <metalops/metal_type.h>
 
 #include <algorithm>
 #include <array>
@@ -69,13 +68,10 @@ class Bidiagonalisation {
   }
 
  private:
-  metalops::KernelName named(const char* name) const {
-    return metalops::KernelName(name) + metalops::metal_type(type_);
-  }
   template <class... Arguments>
   void launch_grid(const char* library, const char* name, const std::array<int64_t, 3>& grid,
                    const Arguments&... arguments) const {
-    metalops::launch_grid(metalops::library(library), named(name),
+    metalops::launch_grid(metalops::library(library), metalops::typed_kernel(name, type_),
                           {static_cast<uint64_t>(grid[0]), static_cast<uint64_t>(grid[1]),
                            static_cast<uint64_t>(grid[2])},
                           arguments...);
@@ -98,7 +94,8 @@ class Bidiagonalisation {
       std::swap(lines.next_row, lines.next_column);
     }
     const auto extents = at::empty({batch_ * n_}, bidiagonals_.options());
-    metalops::launch_simdgroups(library, named("svd_extents_"), batch_ * n_, extents, a, lines);
+    metalops::launch_simdgroups(library, metalops::typed_kernel("svd_extents_", type_), batch_ * n_,
+                                extents, a, lines);
     metalops::SquaresParameters of_exponents{};
     of_exponents.size = size();
     metalops::launch_threadgroups(metalops::library("eigh_large"), "eigh_exponents", batch_,
@@ -124,7 +121,8 @@ class Bidiagonalisation {
     metalops::ColumnSteps steps(matrices[0], stride_, reflectors_.size(2), 2);
     auto& p = steps.p;
     const auto reduce_column = [&](int64_t side) {
-      metalops::launch_threadgroups(metalops::library("svd_large"), named("svd_column_"), batch_,
+      metalops::launch_threadgroups(metalops::library("svd_large"),
+                                    metalops::typed_kernel("svd_column_", type_), batch_,
                                     steps.threads, matrices[side], reflectors[side], panels[side],
                                     steps.products, steps.overlaps, bidiagonals[side], taus[side],
                                     reflectors[1 - side], panels[1 - side], taus[1 - side], p);

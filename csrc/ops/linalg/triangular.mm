@@ -8,12 +8,11 @@
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/triangular_solve_meta.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <kernels/linalg/triangular.h>
 #include <metalops/checks.h>
-#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
-#include <metalops/metal_type.h>
 #include <metalops/stock.h>
 #include <metalops/structured.h>
 
@@ -49,8 +48,7 @@ void launch_triangle(const at::Tensor& a, Triangle triangle, const at::Tensor& x
       {p.matrices, kThreads / p.group_packs, kTriangleNumbers / numbers_of_triangle(p.size)});
   p.is_unit = triangle.is_unit;
   p.is_conjugated = a.is_conj();
-  launch_threadgroups(library("triangular"),
-                      KernelName("triangular_solve_") + metal_type(a.scalar_type()),
+  launch_threadgroups(library("triangular"), typed_kernel("triangular_solve_", a),
                       uint64_t{c10::metal::ceil_div(p.packs, p.group_packs)} *
                           c10::metal::ceil_div(p.matrices, p.group_matrices),
                       kThreads, x, a, p);

@@ -12,6 +12,7 @@
 #include <ATen/ops/relu.h>
 #include <ATen/ops/sigmoid.h>
 #include <csrc/ops/common/maybe_tensor.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <csrc/ops/matmul/operand.h>
 #include <kernels/matmul/linear_act.h>
 #include <metalops/autograd.h>
@@ -240,10 +241,9 @@ Tensor column_sums(const Tensor& matrix) {
   const auto x = matrix.contiguous();
   const auto result = at::empty({x.size(1)}, x.options());
   const metalops::LinearColumns sizes{x.size(0), x.size(1)};
-  metalops::launch_threadgroups(
-      kernels(),
-      metalops::KernelName("linear_act_column_sums_") + metalops::metal_type(x.scalar_type()),
-      c10::metal::ceil_div<uint64_t>(x.size(1), 32), /*size=*/256, result, x, sizes);
+  metalops::launch_threadgroups(kernels(), metalops::typed_kernel("linear_act_column_sums_", x),
+                                c10::metal::ceil_div<uint64_t>(x.size(1), 32), /*size=*/256, result,
+                                x, sizes);
   return result;
 }
 

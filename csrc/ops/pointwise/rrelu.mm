@@ -5,6 +5,7 @@
 #include <ATen/TensorIterator.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty_like.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <kernels/pointwise/rrelu.h>
 #include <metalops/checks.h>
 #include <metalops/generator.h>
@@ -33,9 +34,8 @@ void run_training(const at::Tensor& self, const at::Tensor& noise, const at::Ten
                                              static_cast<int64_t>(offset), lower.to<float>(),
                                              upper.to<float>()};
   const auto layout = metalops::row_major_layout<3>({out, noise, self});
-  metalops::launch_threads(
-      kernels(), metalops::KernelName("rrelu_training_") + metalops::metal_type(self.scalar_type()),
-      groups, out, noise, self, parameters, layout);
+  metalops::launch_threads(kernels(), metalops::typed_kernel("rrelu_training_", self), groups, out,
+                           noise, self, parameters, layout);
 }
 
 at::Tensor& rrelu_with_noise_out(const at::Tensor& self, at::Tensor& noise, const Scalar& lower,

@@ -2,12 +2,12 @@
 // which stock MPS lacks. None of them waits for the device: scales, zero points and switches are
 // read there.
 #include <ATen/ops/empty_like.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <kernels/quantized/fake_quantize.h>
 #include <metalops/checks.h>
 #include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
-#include <metalops/metal_type.h>
 #include <metalops/stock.h>
 #include <metalops/views.h>
 
@@ -79,8 +79,8 @@ std::tuple<Tensor, Tensor> quantized(const Tensor& self, const Scale& scale,
   parameters.rounding = rounding;
   parameters.adds_before_rounding = adds_before_rounding;
   const auto input = metalops::in_layout_of(output, self);
-  launch("fake_quantize", metalops::KernelName("_") + metalops::metal_type(self.scalar_type()),
-         parameters, {input}, output, mask, input, scale, zero_point, fake_quant_on);
+  launch("fake_quantize", metalops::typed_kernel("_", self), parameters, {input}, output, mask,
+         input, scale, zero_point, fake_quant_on);
   return {output, mask};
 }
 

@@ -1,6 +1,7 @@
 // Host side of kernels/quantized/gguf.metal: weights of GGUF files.
 #include <ATen/ops/empty.h>
 #include <csrc/ops/common/maybe_tensor.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <csrc/ops/quantized/skinny_gemm.h>
 #include <kernels/quantized/gguf.h>
 #include <metalops/checks.h>
@@ -107,8 +108,7 @@ Tensor gguf_dequantize(const Tensor& data, const MaybeTensor& indices, int64_t t
   TORCH_CHECK(lines <= std::numeric_limits<uint32_t>::max(), kName, ": ", lines,
               " rows are too many for MPS");
   const auto result = at::empty(sizes, data.options().dtype(dtype));
-  metalops::launch_rows(gguf_kernels(),
-                        KernelName("gguf_dequantize_") + metalops::metal_type(dtype),
+  metalops::launch_rows(gguf_kernels(), metalops::typed_kernel("gguf_dequantize_", dtype),
                         static_cast<uint64_t>(layout.inner / 8), static_cast<uint64_t>(lines),
                         result, blocks, rows, layout, indices.has_value(), metalops::kErrorBuffer);
   return result;

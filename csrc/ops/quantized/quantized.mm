@@ -1,13 +1,12 @@
 // Host side of kernels/quantized/quantized.metal: packing weights and unpacking them.
 #include <ATen/ops/empty.h>
 #include <csrc/ops/common/maybe_tensor.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <csrc/ops/quantized/quantized.h>
 #include <metalops/autograd.h>
 #include <metalops/checks.h>
-#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
-#include <metalops/metal_type.h>
 
 #include <algorithm>
 #include <array>
@@ -18,7 +17,6 @@ namespace {
 
 using at::Tensor;
 using metalops::CodeFormat;
-using metalops::KernelName;
 using metalops::MaybeTensor;
 using metalops::PackedLayout;
 using metalops::QuantizedWeights;
@@ -166,8 +164,7 @@ std::tuple<Tensor, Tensor, Tensor> quantize(const Tensor& weight, const MaybeTen
   const auto biases =
       has_biases ? at::empty(sizes, weight.options()) : at::empty({0}, weight.options());
   const auto from = weight.contiguous();
-  metalops::launch_threads(quantized_kernels(),
-                           KernelName("quantize_") + metalops::metal_type(weight.scalar_type()),
+  metalops::launch_threads(quantized_kernels(), metalops::typed_kernel("quantize_", weight),
                            threads_of_groups(layout, 1), codes, scales, has_biases ? biases : from,
                            from, global_scale.value_or(from), layout);
   return {codes, scales, biases};
@@ -202,8 +199,7 @@ Tensor dequantize(const Tensor& packed, const Tensor& scales, const MaybeTensor&
   const auto result = at::empty(sizes, packed.options().dtype(dtype));
   constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
   TORCH_CHECK(lines <= kMost, kName, ": ", lines, " rows are too many for MPS");
-  metalops::launch_rows(quantized_kernels(),
-                        KernelName("dequantize_") + metalops::metal_type(dtype),
+  metalops::launch_rows(quantized_kernels(), metalops::typed_kernel("dequantize_", dtype),
                         static_cast<uint64_t>(layout.inner / 8), static_cast<uint64_t>(lines),
                         result, weights.codes, weights.scales, weights.biases, weights.global_scale,
                         rows, layout, indices.has_value(), metalops::kErrorBuffer);
@@ -235,8 +231,7 @@ std::tuple<Tensor, Tensor> quantized_scales_gradient(const Tensor& grad, const T
   const auto threads = threads_of_groups(layout, matrices);
   layout.lines *= static_cast<int32_t>(matrices);
   metalops::launch_threads(
-      quantized_kernels(),
-      KernelName("quantized_scales_gradient_") + metalops::metal_type(grad.scalar_type()), threads,
+      quantized_kernels(), metalops::typed_kernel("quantized_scales_gradient_", grad), threads,
       grad_scales, has_biases ? grad_biases : from, from, weights.codes, layout);
   return {grad_scales, grad_biases};
 }

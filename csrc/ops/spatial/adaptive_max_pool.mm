@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/adaptive_max_pool3d_backward_meta.h>
 #include <ATen/ops/adaptive_max_pool3d_meta.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <csrc/ops/spatial/max_pooling.h>
 #include <metalops/checks.h>
 #include <metalops/library.h>
@@ -31,10 +32,9 @@ std::tuple<Tensor&, Tensor&> pool_out(const Tensor& self, IntArrayRef output_siz
   metalops::check_pooled_dtype("adaptive_max_pool3d_cpu", self.scalar_type());
   const auto sizes = metalops::pooling_sizes(metalops::last_sizes(self, 3), output_size);
   const auto write = [&](const Tensor& result, const Tensor& result_indices) {
-    metalops::launch_planes(
-        kernels(),
-        metalops::KernelName("adaptive_max_pool_") + metalops::metal_type(self.scalar_type()),
-        result, result, result_indices, self.contiguous(), windows_of(sizes, self), sizes);
+    metalops::launch_planes(kernels(), metalops::typed_kernel("adaptive_max_pool_", self), result,
+                            result, result_indices, self.contiguous(), windows_of(sizes, self),
+                            sizes);
   };
   metalops::write_maxima(self, out, indices, write);
   return {out, indices};

@@ -1,9 +1,9 @@
 // What the operators of max pooling share: the host side of kernels/spatial/max_pooling.h.
 #pragma once
 #include <ATen/MemoryOverlap.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <csrc/ops/spatial/pooling.h>
 #include <metalops/checks.h>
-#include <metalops/metal_type.h>
 #include <metalops/views.h>
 
 namespace metalops {
@@ -43,8 +43,8 @@ METALOPS_HIDDEN inline void max_pool_backward(at::native::mps::MetalShaderLibrar
   const auto where = indices.contiguous();
   launch_planes(library, "check_indices", where, where, table, sizes, arguments..., kErrorBuffer);
   write_contiguous(grad_input, [&](const at::Tensor& result) {
-    launch_planes(library, KernelName("max_pool_backward_") + metal_type(grad_input.scalar_type()),
-                  result, result, grad_output.contiguous(), where, table, sizes);
+    launch_planes(library, typed_kernel("max_pool_backward_", grad_input), result, result,
+                  grad_output.contiguous(), where, table, sizes);
   });
 }
 

@@ -7,12 +7,11 @@
 #include <ATen/ops/_upsample_lanczos2d_aa_backward_meta.h>
 #include <ATen/ops/_upsample_lanczos2d_aa_meta.h>
 #include <ATen/ops/empty.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <kernels/spatial/upsample_aa.h>
 #include <metalops/checks.h>
-#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
-#include <metalops/metal_type.h>
 #include <metalops/stock.h>
 #include <metalops/structured.h>
 #include <metalops/torch_internals.h>
@@ -136,8 +135,7 @@ void resize_dimension(const Tensor& output, const Tensor& input, int64_t dimensi
                           table.windows, parameters, precision);
     return;
   }
-  const auto name = metalops::KernelName("resize_") + metalops::metal_type(output.scalar_type()) +
-                    "_" + metalops::metal_type(input.scalar_type());
+  const auto name = metalops::typed_kernel("resize_", output, input);
   metalops::launch_rows(kernels(), name, grid_columns, grid_rows, output, input, table.weights,
                         table.windows, parameters);
 }

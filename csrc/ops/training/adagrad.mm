@@ -3,12 +3,12 @@
 // takes several tensors.
 #include <ATen/ops/full.h>
 #include <csrc/ops/common/maybe_tensor.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <kernels/training/adagrad.h>
 #include <metalops/checks.h>
 #include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
-#include <metalops/metal_type.h>
 #include <metalops/stock.h>
 #include <metalops/views.h>
 
@@ -100,7 +100,7 @@ class Launches {
 
  private:
   metalops::KernelName name(const char* kernel) const {
-    return metalops::KernelName(kernel) + metalops::metal_type(pieces_[0].param.scalar_type());
+    return metalops::typed_kernel(kernel, pieces_[0].param);
   }
 
   // Where there are fewer pieces, the last one is bound again and has no more elements.

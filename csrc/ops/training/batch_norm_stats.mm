@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <csrc/ops/common/maybe_tensor.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <kernels/training/batch_norm_stats.h>
 #include <metalops/checks.h>
 #include <metalops/kernel_name.h>
@@ -156,10 +157,9 @@ std::tuple<Tensor, Tensor> update_stats(const Tensor& input, const MaybeTensor& 
   if (in_parts(samples, parameters)) {
     const auto parts = reduce_parts(samples, parameters);
     metalops::launch_threadgroups(
-        kernels(),
-        metalops::KernelName("batch_norm_stats_combine_") + metalops::metal_type(stats_type),
-        channels, threads_for(parts.count, /*each=*/16), means, variances, average,
-        variance_average, parts.moments, parameters, parts.count, parts.elements);
+        kernels(), metalops::typed_kernel("batch_norm_stats_combine_", stats_type), channels,
+        threads_for(parts.count, /*each=*/16), means, variances, average, variance_average,
+        parts.moments, parameters, parts.count, parts.elements);
   } else {
     metalops::launch_reduction(
         kernels(), "batch_norm_stats",

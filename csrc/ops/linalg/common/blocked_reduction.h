@@ -13,11 +13,10 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <kernels/linalg/eigh_large.h>
-#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
-#include <metalops/metal_type.h>
 
 #include <algorithm>
 #include <array>
@@ -83,8 +82,7 @@ struct METALOPS_HIDDEN ColumnSteps {
                 const at::Tensor& panels, int64_t vectors) {
     p.first = static_cast<int32_t>(first);
     const auto threads = packs - first / elements + vectors;
-    launch_grid(library("eigh_large"),
-                KernelName("eigh_products_") + metal_type(matrices.scalar_type()),
+    launch_grid(library("eigh_large"), typed_kernel("eigh_products_", matrices),
                 {static_cast<uint64_t>(threads), static_cast<uint64_t>(p.slices - p.from / p.slice),
                  static_cast<uint64_t>(matrices.size(0))},
                 products, overlaps, matrices, reflectors, panels, p);
@@ -156,7 +154,7 @@ METALOPS_HIDDEN inline void multiply_with_block(const at::Tensor& columns,
   const auto row = reflectors.size(2);
   const int64_t parts = columns.is_complex() ? 2 : 1;
   const auto real_columns = with_real_parts(columns);
-  const auto name = KernelName("eigh_factors_") + metal_type(columns.scalar_type());
+  const auto name = typed_kernel("eigh_factors_", columns);
   EighColumnParameters p{};
   p.reflectors = static_cast<int32_t>(reflectors.size(1));
   p.start = static_cast<int32_t>(start);

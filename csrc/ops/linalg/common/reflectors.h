@@ -8,11 +8,10 @@
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <csrc/ops/common/typed_kernel.h>
 #include <kernels/linalg/qr.h>
-#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
-#include <metalops/metal_type.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -27,10 +26,6 @@ struct ReflectorBlock {
   at::Tensor v;
   at::Tensor t;
 };
-
-METALOPS_HIDDEN inline KernelName qr_kernel(const char* name, const at::Tensor& of) {
-  return KernelName(name) + metal_type(of.scalar_type());
-}
 
 // Of the panel of `a` that begins in row and column `first`. taus: (batch, reflectors).
 METALOPS_HIDDEN inline QrParameters qr_parameters(const at::Tensor& a, const at::Tensor& taus,
@@ -51,13 +46,13 @@ METALOPS_HIDDEN inline ReflectorBlock reflector_block(const at::Tensor& a, const
   const auto batch = a.size(0);
   const auto rows = a.size(2) - first;
   const auto v = at::empty({batch, parameters.padded, rows}, a.options());
-  launch_grid(library("qr"), qr_kernel("qr_reflectors_", a),
+  launch_grid(library("qr"), typed_kernel("qr_reflectors_", a),
               {static_cast<uint64_t>(rows), parameters.padded, static_cast<uint64_t>(batch)}, v, a,
               parameters);
   const auto gram = at::bmm(v, v.mH());
   const auto t = at::empty_like(gram);
-  launch_rows(library("qr"), qr_kernel("qr_triangle_", a), parameters.padded, batch, t, gram, taus,
-              parameters);
+  launch_rows(library("qr"), typed_kernel("qr_triangle_", a), parameters.padded, batch, t, gram,
+              taus, parameters);
   return {first, v, t};
 }
 
