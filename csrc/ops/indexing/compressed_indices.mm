@@ -15,6 +15,7 @@
 #include <metalops/library.h>
 #include <metalops/stock.h>
 #include <metalops/structured.h>
+#include <metalops/views.h>
 
 #include <algorithm>
 #include <limits>
@@ -43,14 +44,12 @@ Tensor& coo_to_csr_out(const Tensor& self, int64_t size, bool out_int32, Tensor&
   at::assert_no_internal_overlap(out);
   at::assert_no_overlap(out, self);
   const auto rows = indices(kName, self);
-  const auto pointers = out.contiguous();
-  metalops::launch_rows(metalops::library("compressed_indices"),
-                        metalops::typed_kernel("row_pointers_", rows, pointers), size + 1, 1,
-                        pointers, rows, CompressedIndicesParameters{size, rows.numel()},
-                        metalops::kErrorBuffer);
-  if (!pointers.is_same(out)) {
-    out.copy_(pointers);
-  }
+  metalops::write_contiguous(out, [&](const Tensor& pointers) {
+    metalops::launch_rows(metalops::library("compressed_indices"),
+                          metalops::typed_kernel("row_pointers_", rows, pointers), size + 1, 1,
+                          pointers, rows, CompressedIndicesParameters{size, rows.numel()},
+                          metalops::kErrorBuffer);
+  });
   return out;
 }
 

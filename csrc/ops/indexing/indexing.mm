@@ -7,6 +7,7 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <csrc/ops/common/outputs.h>
 #include <csrc/ops/common/typed_kernel.h>
 #include <kernels/indexing/indexing.h>
 #include <metalops/checks.h>
@@ -150,9 +151,8 @@ Tensor& narrow_copy_out(const Tensor& self, int64_t dim, int64_t start, int64_t 
   TORCH_CHECK(self.scalar_type() == out.scalar_type(),
               "narrow_copy(): self and out expected to have the same dtype, but got self.dtype = ",
               self.scalar_type(), " and out.dtype = ", out.scalar_type());
-  const auto part = self.narrow(dim, start, length);
-  at::native::resize_output(out, part.sizes());
-  return out.copy_(part);
+  metalops::resize_and_copy(self.narrow(dim, start, length), out);
+  return out;
 }
 
 TORCH_LIBRARY_IMPL(aten, MPS, library) {

@@ -2,7 +2,6 @@
 // any size, halved until a kernel takes them, and what is solved and inverted with it.
 #include <ATen/TensorOperators.h>
 #include <ATen/native/LinearAlgebraUtils.h>
-#include <ATen/native/Resize.h>
 #include <ATen/ops/_linalg_check_errors.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
@@ -10,6 +9,7 @@
 #include <ATen/ops/eye.h>
 #include <ATen/ops/linalg_cholesky_ex_meta.h>
 #include <ATen/ops/zeros.h>
+#include <csrc/ops/common/outputs.h>
 #include <csrc/ops/common/typed_kernel.h>
 #include <kernels/linalg/cholesky.h>
 #include <metalops/checks.h>
@@ -17,6 +17,7 @@
 #include <metalops/library.h>
 #include <metalops/stock.h>
 #include <metalops/structured.h>
+#include <metalops/views.h>
 
 #include <tuple>
 
@@ -66,12 +67,10 @@ void factor(const Tensor& matrices, const Tensor& infos, int64_t first, int64_t 
 // To result and infos, of the sizes of a and of its batch, and of any strides.
 void factor_to(const Tensor& a, bool upper, const Tensor& result, const Tensor& infos) {
   if (a.numel() != 0 && metalops::fits_lanes(a)) {
-    const auto own_infos = infos.contiguous();
-    metalops::launch_small_matrices("cholesky", result, a, upper,
-                                    /*is_transposed=*/!upper, own_infos);
-    if (!own_infos.is_same(infos)) {
-      infos.copy_(own_infos);
-    }
+    metalops::write_contiguous(infos, [&](const Tensor& own_infos) {
+      metalops::launch_small_matrices("cholesky", result, a, upper,
+                                      /*is_transposed=*/!upper, own_infos);
+    });
     return;
   }
   const auto own_infos = at::zeros(infos.sizes(), infos.options());
@@ -141,8 +140,8 @@ Tensor factored(const Tensor& self, bool upper) {
 Tensor& copied(const char* name, const Tensor& result, Tensor& out) {
   metalops::check_same_device(name, {{out, "out"}, {result, "self"}});
   at::native::checkLinalgCompatibleDtype(name, out, result);
-  at::native::resize_output(out, result.sizes());
-  return out.copy_(result);
+  metalops::resize_and_copy(result, out);
+  return out;
 }
 
 Tensor& factored_out(const Tensor& self, bool upper, Tensor& out) {

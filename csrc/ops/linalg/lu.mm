@@ -25,6 +25,7 @@
 #include <metalops/metal_type.h>
 #include <metalops/stock.h>
 #include <metalops/structured.h>
+#include <metalops/views.h>
 
 #include <algorithm>
 #include <tuple>
@@ -152,54 +153,51 @@ struct Factorisation {
   }
 };
 
-// The output itself where a kernel can write it, else a tensor like it; see copy_to().
-Tensor without_gaps(const Tensor& output) {
-  return output.is_contiguous() ? output : at::empty(output.sizes(), output.options());
-}
-
-void copy_to(const Tensor& output, const Tensor& result) {
-  if (!result.is_same(output)) {
-    output.copy_(result);
+// Factors matrices that are too large for launch_small_matrices(). factors has any strides; pivots
+// and infos are contiguous.
+void factor_large_to(const Tensor& a, bool is_pivoted, const Tensor& factors, const Tensor& pivots,
+                     const Tensor& infos) {
+  const auto batch = at::native::batchCount(a);
+  const auto pivots_of_batch = pivots.view({batch, -1});
+  const auto infos_of_batch = infos.view({batch});
+  if (a.size(-1) <= metalops::kLuPanelColumns) {
+    const auto matrices = metalops::as_batch(a.resolve_conj().resolve_neg());
+    const auto result = metalops::as_batch(factors);
+    factor_panels(result, matrices, panels_of(matrices), pivots_of_batch, infos_of_batch,
+                  /*first=*/0, is_pivoted);
+    if (!result.is_alias_of(factors)) {
+      factors.copy_(result.view(a.sizes()));
+    }
+    return;
   }
+  const auto matrices = metalops::padded_rows(a);
+  const auto panels = panels_of(matrices);
+  const auto steps = metalops::steps_of_panel(a.size(-2), a.size(-1));
+  metalops::in_launches(batch, steps, [&](int64_t first, int64_t count) {
+    const auto own = [&](const Tensor& x) { return x.narrow(0, first, count); };
+    Factorisation{own(matrices), own(pivots_of_batch), own(infos_of_batch), panels, is_pivoted}
+        .run();
+  });
+  factors.copy_(matrices.view(a.sizes()));
 }
 
-// Outputs of the sizes that they must have; their strides are any.
+// Factors a. The outputs have their sizes and any strides.
 void factor_to(const Tensor& a, bool is_pivoted, const Tensor& factors, const Tensor& pivots,
                const Tensor& infos) {
-  const auto own_infos = without_gaps(infos);
-  own_infos.zero_();
-  if (a.numel() != 0 && metalops::fits_lanes(a)) {
-    const auto own_pivots = without_gaps(pivots);
-    metalops::launch_small_matrices("lu", factors, a, is_pivoted,
-                                    /*is_transposed=*/false, own_pivots, own_infos);
-    copy_to(pivots, own_pivots);
-  } else if (a.numel() != 0) {
-    const auto own_pivots = without_gaps(pivots);
-    const auto batch = at::native::batchCount(a);
-    const auto pivots_of_batch = own_pivots.view({batch, -1});
-    const auto infos_of_batch = own_infos.view({batch});
-    if (a.size(-1) <= metalops::kLuPanelColumns) {
-      const auto matrices = metalops::as_batch(a.resolve_conj().resolve_neg());
-      const auto result = metalops::as_batch(factors);
-      factor_panels(result, matrices, panels_of(matrices), pivots_of_batch, infos_of_batch,
-                    /*first=*/0, is_pivoted);
-      if (!result.is_alias_of(factors)) {
-        factors.copy_(result.view(a.sizes()));
-      }
-    } else {
-      const auto matrices = metalops::padded_rows(a);
-      const auto panels = panels_of(matrices);
-      const auto steps = metalops::steps_of_panel(a.size(-2), a.size(-1));
-      metalops::in_launches(batch, steps, [&](int64_t first, int64_t count) {
-        const auto own = [&](const Tensor& x) { return x.narrow(0, first, count); };
-        Factorisation{own(matrices), own(pivots_of_batch), own(infos_of_batch), panels, is_pivoted}
-            .run();
-      });
-      factors.copy_(matrices.view(a.sizes()));
+  metalops::write_contiguous(infos, [&](const Tensor& own_infos) {
+    own_infos.zero_();
+    if (a.numel() == 0) {
+      return;
     }
-    copy_to(pivots, own_pivots);
-  }
-  copy_to(infos, own_infos);
+    metalops::write_contiguous(pivots, [&](const Tensor& own_pivots) {
+      if (metalops::fits_lanes(a)) {
+        metalops::launch_small_matrices("lu", factors, a, is_pivoted,
+                                        /*is_transposed=*/false, own_pivots, own_infos);
+      } else {
+        factor_large_to(a, is_pivoted, factors, own_pivots, own_infos);
+      }
+    });
+  });
 }
 
 // A X = B or A^T X = B of a factored A, in place. x: B, and X afterwards, of padded_rows().
@@ -364,9 +362,9 @@ std::tuple<Tensor&, Tensor&, Tensor&> det_out(const Tensor& A, Tensor& result, T
   check_type("linalg.det", A);
   const auto infos = at::empty(result.sizes(), pivots.options());
   factor_to(by_columns(A), /*is_pivoted=*/true, call.output(1), call.output(2), infos);
-  const auto own = without_gaps(call.output(0));
-  launch_determinants("lu_determinant", call.output(1), call.output(2), own);
-  copy_to(call.output(0), own);
+  metalops::write_contiguous(call.output(0), [&](const Tensor& determinants) {
+    launch_determinants("lu_determinant", call.output(1), call.output(2), determinants);
+  });
   call.write_back();
   return {result, LU, pivots};
 }
@@ -382,12 +380,11 @@ std::tuple<Tensor&, Tensor&, Tensor&, Tensor&> slogdet_out(const Tensor& A, Tens
   check_type("linalg.slogdet", A);
   const auto infos = at::empty(sign.sizes(), pivots.options());
   factor_to(by_columns(A), /*is_pivoted=*/true, call.output(2), call.output(3), infos);
-  const auto own_sign = without_gaps(call.output(0));
-  const auto own_logarithm = without_gaps(call.output(1));
-  launch_determinants("lu_log_determinant", call.output(2), call.output(3), own_sign,
-                      own_logarithm);
-  copy_to(call.output(0), own_sign);
-  copy_to(call.output(1), own_logarithm);
+  metalops::write_contiguous(call.output(0), [&](const Tensor& signs) {
+    metalops::write_contiguous(call.output(1), [&](const Tensor& logarithms) {
+      launch_determinants("lu_log_determinant", call.output(2), call.output(3), signs, logarithms);
+    });
+  });
   call.write_back();
   return {sign, logabsdet, LU, pivots};
 }

@@ -9,6 +9,7 @@
 #include <metalops/launch.h>
 #include <metalops/matmul_library.h>
 #include <metalops/stock.h>
+#include <metalops/views.h>
 
 namespace {
 
@@ -83,13 +84,7 @@ Tensor& int_mm_out(const Tensor& self, const Tensor& mat2, Tensor& result) {
   if (self.size(1) == 0) {
     return result.zero_();
   }
-  if (result.is_contiguous()) {
-    multiply(result, self, mat2);
-  } else {
-    const auto dense = at::empty(result.sizes(), result.options());
-    multiply(dense, self, mat2);
-    result.copy_(dense);
-  }
+  metalops::write_contiguous(result, [&](const Tensor& dense) { multiply(dense, self, mat2); });
   return result;
 }
 

@@ -12,6 +12,7 @@
 #include <ATen/ops/relu.h>
 #include <ATen/ops/sigmoid.h>
 #include <csrc/ops/common/maybe_tensor.h>
+#include <csrc/ops/common/outputs.h>
 #include <csrc/ops/common/typed_kernel.h>
 #include <csrc/ops/matmul/operand.h>
 #include <kernels/matmul/linear_act.h>
@@ -199,11 +200,10 @@ Tensor& linear_act_out(const Tensor& x, const Tensor& weight, const MaybeTensor&
   if (bias) {
     at::assert_no_overlap(out, *bias);
   }
-  if (out.is_contiguous() && out.scalar_type() == x.scalar_type()) {
-    run(out, x, weight, bias, activation, std::nullopt);
-  } else {
-    out.copy_(linear_act(x, weight, bias, name));
-  }
+  const bool is_direct = out.is_contiguous() && out.scalar_type() == x.scalar_type();
+  metalops::write_through(out, is_direct, x.scalar_type(), [&](const Tensor& result) {
+    run(result, x, weight, bias, activation, std::nullopt);
+  });
   return out;
 }
 

@@ -8,6 +8,7 @@
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
+#include <csrc/ops/common/outputs.h>
 #include <csrc/ops/matmul/operand.h>
 #include <kernels/matmul/mm_dtype.h>
 #include <metalops/checks.h>
@@ -92,11 +93,9 @@ void run(const char* name, Tensor& out, const Tensor& left, const Tensor& right,
   }
   const auto as_batch = [](const Tensor& x) { return x.dim() == 2 ? x.unsqueeze(0) : x; };
   const bool is_direct = out.is_contiguous() && !(added && added->tensor.is_alias_of(out));
-  const auto dense = is_direct ? out : at::empty(out.sizes(), out.options());
-  multiply(name, as_batch(dense), as_batch(left), as_batch(right), added);
-  if (!is_direct) {
-    out.copy_(dense);
-  }
+  metalops::write_through(out, is_direct, out.scalar_type(), [&](const Tensor& result) {
+    multiply(name, as_batch(result), as_batch(left), as_batch(right), added);
+  });
 }
 
 void prepare_out(Tensor& out, ScalarType type, at::IntArrayRef sizes) {

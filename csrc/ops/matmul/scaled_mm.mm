@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <csrc/ops/common/maybe_tensor.h>
+#include <csrc/ops/common/outputs.h>
 #include <csrc/ops/matmul/operand.h>
 #include <metalops/checks.h>
 #include <metalops/kernel_name.h>
@@ -303,14 +304,11 @@ Tensor& run(const Given& a, const Given& b, const MaybeTensor& bias,
   }
   const auto type = result_of(out.scalar_type());
   const auto divisor = scale_of_result(scale_result, out.scalar_type());
-  if (type && out.is_contiguous()) {
-    multiply(out, *type, self, mat2, scaling, bias, divisor);
-  } else {
-    const auto dense =
-        at::empty(out.sizes(), out.options().dtype(type ? out.scalar_type() : at::kFloat));
-    multiply(dense, type.value_or(ScaledResult::kFloat), self, mat2, scaling, bias, divisor);
-    out.copy_(dense);
-  }
+  metalops::write_through(out, type && out.is_contiguous(), type ? out.scalar_type() : at::kFloat,
+                          [&](const Tensor& result) {
+                            multiply(result, type.value_or(ScaledResult::kFloat), self, mat2,
+                                     scaling, bias, divisor);
+                          });
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/result_type.h>
+#include <csrc/ops/common/outputs.h>
 #include <csrc/ops/quantized/narrow_float.h>
 #include <metalops/kernel_name.h>
 #include <metalops/library.h>
@@ -212,9 +213,8 @@ Tensor& abs_out(const Tensor& self, Tensor& out) {
     stock_abs()(self, out);
     return out;
   }
-  const auto result = self.to(at::kFloat).abs();
-  at::native::resize_output(out, self.sizes());
-  return out.copy_(result);
+  metalops::resize_and_copy(self.to(at::kFloat).abs(), out);
+  return out;
 }
 
 const metalops::StockKernel& stock_isnan() {

@@ -3,6 +3,7 @@
 #include <ATen/native/ReduceOpsUtils.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/hash_tensor_meta.h>
+#include <csrc/ops/common/outputs.h>
 #include <kernels/reduction/hash_tensor.h>
 #include <metalops/checks.h>
 #include <metalops/launch.h>
@@ -103,13 +104,9 @@ Tensor& hash_tensor_out(const Tensor& self, at::IntArrayRef dim, bool keepdim, i
                         "hash_tensor", type);
   at::assert_no_internal_overlap(out);
   const auto rows = as_rows(self, dim);
-  if (out.is_contiguous() && !out.is_alias_of(self)) {
-    hash_rows(rows, out);
-    return out;
-  }
-  const auto hashes = at::empty(out.sizes(), out.options());
-  hash_rows(rows, hashes);
-  out.copy_(hashes);
+  const bool is_direct = out.is_contiguous() && !out.is_alias_of(self);
+  metalops::write_through(out, is_direct, out.scalar_type(),
+                          [&](const Tensor& hashes) { hash_rows(rows, hashes); });
   return out;
 }
 

@@ -1,6 +1,6 @@
 // median and nanmedian of bool, which stock MPS refuses: they are those of zeros and ones.
-#include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
+#include <csrc/ops/common/outputs.h>
 #include <metalops/checks.h>
 #include <metalops/library.h>
 #include <metalops/stock.h>
@@ -44,8 +44,7 @@ std::tuple<Tensor&, Tensor&> median_out(const Tensor& self, int64_t dim, bool ke
                 "' but got '", values.scalar_type(), "' for values output");
     const auto bytes = at::empty({0}, values.options().dtype(at::kByte));
     stock(self.to(at::kByte), dim, keepdim, bytes, indices);
-    at::native::resize_output(values, bytes.sizes());
-    values.copy_(bytes);
+    metalops::resize_and_copy(bytes, values);
   } else {
     stock(self, dim, keepdim, values, indices);
   }

@@ -3,9 +3,9 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/native/ReduceOpsUtils.h>
-#include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sort.h>
+#include <csrc/ops/common/outputs.h>
 #include <kernels/reduction/mode.h>
 #include <metalops/checks.h>
 #include <metalops/launch.h>
@@ -62,10 +62,8 @@ std::tuple<Tensor&, Tensor&> modes_out(const Tensor& self, int64_t dim, bool kee
   at::assert_no_internal_overlap(values);
   at::assert_no_internal_overlap(indices);
   const auto [most_frequent, places] = modes(self, dim, keepdim);
-  at::native::resize_output(values, most_frequent.sizes());
-  at::native::resize_output(indices, places.sizes());
-  values.copy_(most_frequent);
-  indices.copy_(places);
+  metalops::resize_and_copy(most_frequent, values);
+  metalops::resize_and_copy(places, indices);
   return {values, indices};
 }
 

@@ -7,6 +7,7 @@
 #include <ATen/ops/min.h>
 #include <ATen/ops/std.h>
 #include <ATen/ops/var.h>
+#include <csrc/ops/common/outputs.h>
 #include <metalops/checks.h>
 #include <metalops/library.h>
 #include <metalops/stock.h>
@@ -81,10 +82,9 @@ Tensor& deviation_out(const Tensor& self, OptionalIntArrayRef dim,
               "std and var only support floating point and complex dtypes");
   const auto real = c10::toRealValueType(type);
   check_cast(real, out.scalar_type());
-  const auto result =
-      kReduce(self.to(at::promoteTypes(type, out.scalar_type())), dim, correction, keepdim);
-  at::native::resize_output(out, result.sizes());
-  return out.copy_(result);
+  metalops::resize_and_copy(
+      kReduce(self.to(at::promoteTypes(type, out.scalar_type())), dim, correction, keepdim), out);
+  return out;
 }
 
 TORCH_LIBRARY_IMPL(aten, MPS, library) {

@@ -15,6 +15,7 @@
 #include <metalops/stock.h>
 #include <metalops/structured.h>
 #include <metalops/torch_internals.h>
+#include <metalops/views.h>
 
 #include <algorithm>
 #include <cmath>
@@ -140,18 +141,6 @@ void resize_dimension(const Tensor& output, const Tensor& input, int64_t dimensi
                         table.windows, parameters);
 }
 
-// Calls write(result) with `out` or, if that is not dense in the memory format, with a tensor that
-// is copied to it.
-template <class Write>
-void write_dense(const Tensor& out, at::MemoryFormat format, const Write& write) {
-  const auto result =
-      out.is_contiguous(format) ? out : at::empty(out.sizes(), out.options().memory_format(format));
-  write(result);
-  if (!result.is_same(out)) {
-    out.copy_(result);
-  }
-}
-
 // Sums of both dimensions are float, other than those of bytes.
 at::ScalarType type_between(at::ScalarType type) { return type == at::kByte ? type : at::kFloat; }
 
@@ -161,9 +150,10 @@ void resize_both(const Tensor& out, const Tensor& input, const Table& height, co
   const auto between = at::empty({input.size(0), input.size(1), input.size(kHeight), width.outputs},
                                  input.options().dtype(type).memory_format(format));
   resize_dimension(between, input.contiguous(format), kWidth, width, format);
-  write_dense(out, format, [&](const Tensor& result) {
+  const auto write = [&](const Tensor& result) {
     resize_dimension(result, between, kHeight, height, format);
-  });
+  };
+  metalops::write_contiguous(out, write, format);
 }
 
 void check_overlap(const Tensor& out, const Tensor& input) {
@@ -202,10 +192,11 @@ Tensor& lanczos_out(const Tensor& self, at::IntArrayRef output_size, bool align_
   } else if (resized_h || resized_w) {
     const auto format = self.suggest_memory_format();
     const auto dimension = resized_h ? kHeight : kWidth;
-    write_dense(out, format, [&](const Tensor& result) {
+    const auto write = [&](const Tensor& result) {
       resize_dimension(result, self.contiguous(format), dimension,
                        table(dimension, resized_h ? scales_h : scales_w), format);
-    });
+    };
+    metalops::write_contiguous(out, write, format);
   } else {
     out.copy_(self);
   }

@@ -7,6 +7,7 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 #include <csrc/ops/common/maybe_tensor.h>
+#include <csrc/ops/common/outputs.h>
 #include <kernels/training/margin_loss.h>
 #include <metalops/checks.h>
 #include <metalops/kernel_name.h>
@@ -53,19 +54,17 @@ void launch_samples(const metalops::KernelName& name, at::ScalarType type,
 // sum, or all of them if `each`, to `out`.
 template <class Write>
 void reduce_losses(const Tensor& out, bool each, int64_t rows, const Write& write) {
-  const bool direct = each && out.scalar_type() == at::kFloat && out.is_contiguous();
-  const auto losses = direct ? out : at::empty({rows}, out.options().dtype(at::kFloat));
-  write(losses);
-  if (each && !direct) {
-    out.copy_(losses.view(out.sizes()));
-  } else if (!each) {
-    constexpr uint64_t kThreads = 256;
-    const auto sum = out.scalar_type() == at::kFloat ? out : at::empty({}, losses.options());
-    metalops::launch_threadgroups(kernels(), "sum_losses", 1, kThreads, sum, losses, rows);
-    if (!sum.is_same(out)) {
-      out.copy_(sum);
-    }
+  const bool is_direct = out.scalar_type() == at::kFloat && out.is_contiguous();
+  if (each) {
+    metalops::write_through(out, is_direct, at::kFloat, write);
+    return;
   }
+  const auto losses = at::empty({rows}, out.options().dtype(at::kFloat));
+  write(losses);
+  metalops::write_through(out, is_direct, at::kFloat, [&](const Tensor& sum) {
+    constexpr uint64_t kThreads = 256;
+    metalops::launch_threadgroups(kernels(), "sum_losses", 1, kThreads, sum, losses, rows);
+  });
 }
 
 // From one sample's gradient to the next one's.
