@@ -9,6 +9,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <csrc/ops/attention/attention_decode.h>
+#include <csrc/ops/common/int32.h>
 #include <csrc/ops/common/maybe_tensor.h>
 #include <kernels/attention/attention.h>
 #include <metalops/checks.h>
@@ -42,8 +43,7 @@ constexpr const char* kName = "attention";
 constexpr int64_t kLargest = int64_t{1} << 30;
 
 int32_t size_for_kernel(int64_t size, const char* what) {
-  TORCH_CHECK(size <= kLargest, kName, ": ", what, " of ", size, " is too large for MPS");
-  return static_cast<int32_t>(size);
+  return metalops::checked_int32(size, kLargest, kName, ": ", what, " of");
 }
 
 int32_t window_for_kernel(int64_t window) {
@@ -181,7 +181,7 @@ bool is_readable(const Tensor& x) {
   const auto rows = x.dim() == 4 ? 2 : 0;
   return (x.size(-1) <= 1 || x.stride(-1) == 1) &&
          (x.size(rows) <= 1 ||
-          (x.stride(rows) >= x.size(-1) && x.stride(rows) <= std::numeric_limits<int32_t>::max()));
+          (x.stride(rows) >= x.size(-1) && x.stride(rows) <= metalops::kInt32Max));
 }
 
 Tensor readable(const Tensor& x) { return is_readable(x) ? x : x.contiguous(); }

@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros.h>
 #include <csrc/ops/attention/attention_aten.h>
 #include <csrc/ops/attention/attention_random.h>
+#include <csrc/ops/common/int32.h>
 #include <csrc/ops/common/maybe_tensor.h>
 #include <metalops/checks.h>
 #include <metalops/library.h>
@@ -21,7 +22,6 @@
 #include <array>
 #include <atomic>
 #include <cmath>
-#include <limits>
 #include <optional>
 #include <tuple>
 
@@ -204,7 +204,7 @@ bool stock_is_fused(const Call& call) {
     return false;
   }
   for (const auto* tensor : call.tensors()) {
-    if (tensor->dim() < 3 || tensor->sym_numel() > std::numeric_limits<int32_t>::max()) {
+    if (tensor->dim() < 3 || tensor->sym_numel() > metalops::kInt32Max) {
       return false;
     }
   }

@@ -1,6 +1,7 @@
 // Host side of kernels/attention/attention_cache.metal: keys and values to a cache, and from one.
 #include <ATen/ops/empty.h>
 #include <csrc/ops/attention/attention_cache.h>
+#include <csrc/ops/common/int32.h>
 #include <csrc/ops/common/maybe_tensor.h>
 #include <kernels/attention/attention_cache.h>
 #include <metalops/autograd.h>
@@ -9,8 +10,6 @@
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
-
-#include <limits>
 
 namespace {
 
@@ -27,9 +26,7 @@ metalops::CacheStrides cache_strides(const Tensor& tensor) {
 }
 
 int32_t cache_size(int64_t size) {
-  TORCH_CHECK(size <= std::numeric_limits<int32_t>::max(), "a cache of size ", size,
-              " is too large for MPS");
-  return static_cast<int32_t>(size);
+  return metalops::checked_int32(size, metalops::kInt32Max, "a cache of size");
 }
 
 KernelName cache_types(at::ScalarType tokens, at::ScalarType cache) {

@@ -5,6 +5,7 @@
 #include <csrc/ops/attention/attention.h>
 #include <csrc/ops/attention/attention_cache.h>
 #include <csrc/ops/attention/attention_decode.h>
+#include <csrc/ops/common/int32.h>
 #include <csrc/ops/common/maybe_tensor.h>
 #include <csrc/ops/common/typed_kernel.h>
 #include <kernels/attention/attention_decode.h>
@@ -17,7 +18,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 
 namespace {
 
@@ -35,14 +35,13 @@ metalops::AttentionDecodeStrides decode_strides(const Tensor& tensor) {
 }
 
 int32_t decode_size(int64_t size, const char* what) {
-  TORCH_CHECK(size <= std::numeric_limits<int32_t>::max() - 4096, kPagedAttention, ": ", what,
-              " of size ", size, " is too large for MPS");
-  return static_cast<int32_t>(size);
+  constexpr int64_t kLargest = metalops::kInt32Max - 4096;
+  return metalops::checked_int32(size, kLargest, kPagedAttention, ": ", what, " of size");
 }
 
 // A number that stands for "all" is no larger than any place of a key.
 int32_t decode_window(int64_t size) {
-  return size > std::numeric_limits<int32_t>::max() / 2 ? -1 : static_cast<int32_t>(size);
+  return size > metalops::kInt32Max / 2 ? -1 : static_cast<int32_t>(size);
 }
 
 // Whether all of a tensor's rows are whole packs of `bytes`.

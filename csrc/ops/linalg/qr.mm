@@ -5,6 +5,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/linalg_qr_meta.h>
 #include <ATen/ops/triu.h>
+#include <csrc/ops/common/int32.h>
 #include <csrc/ops/common/typed_kernel.h>
 #include <metalops/checks.h>
 #include <metalops/stock.h>
@@ -12,7 +13,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <string_view>
 #include <tuple>
 #include <vector>
@@ -29,8 +29,8 @@ using metalops::ReflectorBlock;
 void check(const char* kernel, const char* name, const Tensor& a) {
   const auto type = a.scalar_type();
   metalops::check_dtype(type == at::kFloat || type == at::kComplexFloat, kernel, type);
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  TORCH_CHECK(a.size(-1) <= kMost && a.size(-2) <= kMost && at::native::batchCount(a) <= kMost,
+  TORCH_CHECK(a.size(-1) <= metalops::kInt32Max && a.size(-2) <= metalops::kInt32Max &&
+                  at::native::batchCount(a) <= metalops::kInt32Max,
               name, ": matrices of ", a.sizes(), " are too large for MPS");
 }
 

@@ -2,10 +2,10 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
+#include <csrc/ops/common/int32.h>
 #include <metalops/library.h>
 
 #include <cstdint>
-#include <limits>
 
 namespace metalops {
 
@@ -20,16 +20,15 @@ struct METALOPS_HIDDEN ProductOperand {
 
 // matrix: lines by elements of the inner dimension. Copied unless one of the two has no gaps.
 METALOPS_HIDDEN inline ProductOperand product_operand(const at::Tensor& matrix) {
-  constexpr int64_t kFarthest = std::numeric_limits<int32_t>::max();
   const auto lines = matrix.size(0);
   const auto inner = matrix.size(1);
   if (lines > 0 && inner > 0) {
     const auto by_line = lines == 1 ? inner : matrix.stride(0);
-    if ((inner == 1 || matrix.stride(1) == 1) && by_line >= inner && by_line <= kFarthest) {
+    if ((inner == 1 || matrix.stride(1) == 1) && by_line >= inner && by_line <= kInt32Max) {
       return {matrix, lines, inner, by_line, false};
     }
     const auto by_element = inner == 1 ? lines : matrix.stride(1);
-    if (matrix.stride(0) == 1 && by_element >= lines && by_element <= kFarthest / inner) {
+    if (matrix.stride(0) == 1 && by_element >= lines && by_element <= kInt32Max / inner) {
       return {matrix, lines, inner, by_element, true};
     }
   }
@@ -53,9 +52,7 @@ METALOPS_HIDDEN inline ProductOperands product_operands(const at::Tensor& matric
 
 // A size as kernels of products count. name: of the operator; what: the argument and its dimension.
 METALOPS_HIDDEN inline int32_t product_size(const char* name, int64_t size, const char* what) {
-  TORCH_CHECK(size <= std::numeric_limits<int32_t>::max() - 64, name, ": ", what, " of size ", size,
-              " is too large for MPS");
-  return static_cast<int32_t>(size);
+  return checked_int32(size, kLargestTiledSize, name, ": ", what, " of size");
 }
 
 }  // namespace metalops

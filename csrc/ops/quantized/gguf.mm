@@ -1,5 +1,6 @@
 // Host side of kernels/quantized/gguf.metal: weights of GGUF files.
 #include <ATen/ops/empty.h>
+#include <csrc/ops/common/int32.h>
 #include <csrc/ops/common/maybe_tensor.h>
 #include <csrc/ops/common/typed_kernel.h>
 #include <csrc/ops/quantized/skinny_gemm.h>
@@ -75,7 +76,7 @@ GgufLayout gguf_layout(const char* name, const Tensor& data, int64_t number) {
                     " bytes, but data has sizes ", data.sizes());
   const int shift = has_blocks_of_256(type) ? 8 : 5;
   const auto inner = line_bytes / bytes << shift;
-  TORCH_CHECK(inner <= std::numeric_limits<int32_t>::max() - 64, name, ": rows of ", inner,
+  TORCH_CHECK(inner <= metalops::kLargestTiledSize, name, ": rows of ", inner,
               " elements are too long for MPS");
   return {.line_bytes = line_bytes,
           .lines = line_bytes == 0 ? 0 : data.numel() / line_bytes,
@@ -181,8 +182,8 @@ Tensor gguf_linear(const Tensor& x, const Tensor& data, const MaybeTensor& bias,
   TORCH_CHECK_VALUE(!bias || (bias->dim() == 1 && bias->size(0) == columns &&
                               bias->scalar_type() == x.scalar_type()),
                     kName, ": bias must be ", x.scalar_type(), " of ", columns, " elements");
-  TORCH_CHECK(std::max(x.size(0), columns) <= std::numeric_limits<int32_t>::max() - 64, kName,
-              ": sizes ", x.sizes(), " and ", data.sizes(), " are too large for MPS");
+  TORCH_CHECK(std::max(x.size(0), columns) <= metalops::kLargestTiledSize, kName, ": sizes ",
+              x.sizes(), " and ", data.sizes(), " are too large for MPS");
   const auto result = at::empty({x.size(0), columns}, x.options());
   if (result.numel() == 0) {
     return result;

@@ -1,5 +1,6 @@
 // Host side of kernels/quantized/quantized.metal: packing weights and unpacking them.
 #include <ATen/ops/empty.h>
+#include <csrc/ops/common/int32.h>
 #include <csrc/ops/common/maybe_tensor.h>
 #include <csrc/ops/common/typed_kernel.h>
 #include <csrc/ops/quantized/quantized.h>
@@ -66,9 +67,8 @@ PackedLayout metalops::packed_layout(const char* name, int64_t lines, int64_t in
       name, ": group_size must be a power of two from 16 to 2^30, but is ", group_size);
   TORCH_CHECK_VALUE(inner % 8 == 0, name, ": rows of weights must have a multiple of 8 elements, ",
                     "but have ", inner);
-  TORCH_CHECK(
-      std::max(lines, inner) <= std::numeric_limits<int32_t>::max() - 64 && lines < (1LL << 31),
-      name, ": weights of ", lines, " times ", inner, " elements are too large for MPS");
+  TORCH_CHECK(std::max(lines, inner) <= metalops::kLargestTiledSize, name, ": weights of ", lines,
+              " times ", inner, " elements are too large for MPS");
   const auto line_scales = (inner + group_size - 1) / group_size;
   return {.line_bytes = inner / 8 * bits,
           .line_scales = line_scales,
@@ -129,7 +129,7 @@ QuantizedWeights metalops::quantized_weights(const char* name, const Tensor& pac
   const auto together = std::min(kWidest, 4 * bits & -(4 * bits));
   // Kernels count the bytes of eight lines in 32 bits.
   layout.is_aligned = layout.line_bytes % together == 0 && codes.storage_offset() % together == 0 &&
-                      layout.line_bytes < std::numeric_limits<int32_t>::max() / 4;
+                      layout.line_bytes < metalops::kInt32Max / 4;
   layout.has_global = global_scale.has_value();
   const auto factors = scales.contiguous();
   return {codes, factors, biases ? biases->contiguous() : factors, global_scale.value_or(factors),

@@ -1,5 +1,6 @@
 // Host side of kernels/quantized/quantized_matmul.metal: products with quantised weights.
 #include <ATen/ops/empty.h>
+#include <csrc/ops/common/int32.h>
 #include <csrc/ops/common/maybe_tensor.h>
 #include <csrc/ops/quantized/quantized.h>
 #include <csrc/ops/quantized/skinny_gemm.h>
@@ -82,9 +83,7 @@ ProductWay product_way(QuantizedProduct& p, int64_t pairs, at::ScalarType type) 
 }
 
 int32_t size_of_product(int64_t size) {
-  TORCH_CHECK(size <= std::numeric_limits<int32_t>::max() - 64, "quantized_matmul: a size of ",
-              size, " is too large for MPS");
-  return static_cast<int32_t>(size);
+  return metalops::checked_int32(size, metalops::kLargestTiledSize, "quantized_matmul: a size of");
 }
 
 // x: (matrices, M, K); packed: (matrices, N, bytes). left_index, right_index: of the matrices of

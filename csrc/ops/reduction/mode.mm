@@ -5,6 +5,7 @@
 #include <ATen/native/ReduceOpsUtils.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sort.h>
+#include <csrc/ops/common/int32.h>
 #include <csrc/ops/common/outputs.h>
 #include <kernels/reduction/mode.h>
 #include <metalops/checks.h>
@@ -14,14 +15,13 @@
 #include <metalops/stock.h>
 
 #include <cstdint>
-#include <limits>
 #include <tuple>
 
 namespace {
 
 using at::Tensor;
 
-constexpr int64_t kMostInRows = std::numeric_limits<int32_t>::max();  // that mode_rows can count
+constexpr int64_t kMostInRows = metalops::kInt32Max;  // that mode_rows can count
 
 std::tuple<Tensor, Tensor> modes(const Tensor& self, int64_t dim, bool keepdim) {
   const auto type = self.scalar_type();

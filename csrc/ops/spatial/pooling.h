@@ -3,13 +3,13 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
+#include <csrc/ops/common/int32.h>
 #include <kernels/spatial/pooling.h>
 #include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 namespace metalops {
@@ -20,11 +20,10 @@ METALOPS_HIDDEN inline at::IntArrayRef last_sizes(const at::Tensor& tensor, int6
 
 // Of a pooling of the last two or three dimensions, from tensors of one size to those of another.
 METALOPS_HIDDEN inline PoolingSizes pooling_sizes(at::IntArrayRef source, at::IntArrayRef result) {
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   PoolingSizes sizes{{1, 1, 1}, {1, 1, 1}};
   const auto copy = [&](at::IntArrayRef from, uint32_t* to) {
     for (const auto size : from) {
-      TORCH_CHECK(size <= kMost, "MPS pools dimensions of at most ", kMost,
+      TORCH_CHECK(size <= kInt32Max, "MPS pools dimensions of at most ", kInt32Max,
                   " elements, but got sizes ", from);
     }
     std::copy(from.begin(), from.end(), to + 3 - from.size());

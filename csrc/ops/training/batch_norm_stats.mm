@@ -4,6 +4,7 @@
 #include <ATen/native/cpu/mixed_data_type.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <csrc/ops/common/int32.h>
 #include <csrc/ops/common/maybe_tensor.h>
 #include <csrc/ops/common/typed_kernel.h>
 #include <kernels/training/batch_norm_stats.h>
@@ -56,8 +57,7 @@ struct Parts {
 
 // Indices are 32 bits wide. Channels of fewer elements are the work of a single thread.
 bool in_parts(const Tensor& samples, const metalops::BatchNormStatsParameters& parameters) {
-  constexpr int64_t kMost = (int64_t{1} << 31) - 1;
-  return !metalops::a_thread_for_each_element() && samples.numel() <= kMost &&
+  return !metalops::a_thread_for_each_element() && samples.numel() <= metalops::kInt32Max &&
          parameters.outer * parameters.inner > 64;
 }
 
