@@ -8,6 +8,7 @@ constant constexpr float kSqrt2OverPi = 0.797884560802865356f;     // sqrt(2 / p
 constant constexpr float kSqrtHalf = 0.707106781186547524f;        // sqrt(1 / 2)
 constant constexpr float kInverseSqrt2Pi = 0.398942280401432678f;  // 1 / sqrt(2 pi)
 constant constexpr float kGeluCubic = 0.044715f;
+constant constexpr float kQuickSlope = 1.702f;
 
 // An activation's value and derivative at one point.
 struct activated {
@@ -43,6 +44,13 @@ inline activated gelu_tanh_with_derivative(float x) {
   // product zero instead of NaN.
   const float slope = kSqrt2OverPi * (1.0f + 3.0f * kGeluCubic * ::metal::min(x * x, 1e30f));
   return {0.5f * x * (1.0f + t), 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * slope};
+}
+
+inline float gelu_quick(float x) { return x * sigmoid(kQuickSlope * x); }
+
+inline activated gelu_quick_with_derivative(float x) {
+  const float s = sigmoid(kQuickSlope * x);
+  return {x * s, s + kQuickSlope * x * (s * (1.0f - s))};
 }
 
 // Returns max(x, 0). NaN stays NaN, as with torch.relu.

@@ -5,15 +5,10 @@
 
 #include <metal_stdlib>
 
+#include <kernels/common/activations.h>
 #include <kernels/pointwise/wrapping.h>
 using namespace metal;
 using metalops::float_result_t;
-
-constant constexpr float kSqrt2OverPi = 0.797884560802865356f;  // sqrt(2 / pi)
-constant constexpr float kGeluCubic = 0.044715f;
-constant constexpr float kQuickSlope = 1.702f;
-
-inline float sigmoid(float x) { return 1.0f / (1.0f + precise::exp(-x)); }
 
 struct gelu_new_functor {
   template <typename T>
@@ -27,9 +22,7 @@ struct gelu_new_functor {
 struct gelu_fast_functor {
   template <typename T>
   inline float_result_t<T> operator()(const T value) {
-    const float x = static_cast<float>(value);
-    const float inner = x * kSqrt2OverPi * (1.0f + kGeluCubic * x * x);
-    return static_cast<float_result_t<T>>(0.5f * x * (1.0f + precise::tanh(inner)));
+    return static_cast<float_result_t<T>>(gelu_tanh(static_cast<float>(value)));
   }
 };
 
@@ -37,13 +30,7 @@ struct gelu_fast_functor {
 struct gelu_new_backward_functor {
   template <typename T>
   inline T operator()(const T grad_output, const T value) {
-    const float x = static_cast<float>(value);
-    const float t = precise::tanh(kSqrt2OverPi * x * (1.0f + kGeluCubic * x * x));
-    // x * x may overflow where the tanh saturates. Its factor is zero there, and clamping keeps the
-    // product zero instead of NaN.
-    const float square = min(x * x, 1e30f);
-    const float slope = kSqrt2OverPi * (1.0f + 3.0f * kGeluCubic * square);
-    const float derivative = 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * slope;
+    const float derivative = gelu_tanh_with_derivative(static_cast<float>(value)).derivative;
     return static_cast<T>(static_cast<float>(grad_output) * derivative);
   }
 };
@@ -51,17 +38,14 @@ struct gelu_new_backward_functor {
 struct gelu_quick_functor {
   template <typename T>
   inline float_result_t<T> operator()(const T value) {
-    const float x = static_cast<float>(value);
-    return static_cast<float_result_t<T>>(x * sigmoid(kQuickSlope * x));
+    return static_cast<float_result_t<T>>(gelu_quick(static_cast<float>(value)));
   }
 };
 
 struct gelu_quick_backward_functor {
   template <typename T>
   inline T operator()(const T grad_output, const T value) {
-    const float x = static_cast<float>(value);
-    const float s = sigmoid(kQuickSlope * x);
-    const float derivative = s + kQuickSlope * x * (s * (1.0f - s));
+    const float derivative = gelu_quick_with_derivative(static_cast<float>(value)).derivative;
     return static_cast<T>(static_cast<float>(grad_output) * derivative);
   }
 };

@@ -15,8 +15,6 @@ using metalops::float_result_t;
 using metalops::GatedRows;
 using metalops::gradients2;
 
-constant constexpr float kQuickSlope = 1.702f;
-
 // Clamps x and keeps NaN, as torch.clamp does.
 inline float clamp_or_nan(float x, float low, float high) {
   return x < low ? low : (x > high ? high : x);
@@ -76,7 +74,7 @@ struct swiglu_clamped_functor {
     const float x = static_cast<float>(a);
     const float gate = x > limit ? limit : x;
     const float linear = clamp_or_nan(static_cast<float>(b), -limit, limit) + 1.0f;
-    return static_cast<float_result_t<T>>(linear * (gate * sigmoid(kQuickSlope * gate)));
+    return static_cast<float_result_t<T>>(linear * gelu_quick(gate));
   }
 };
 

@@ -4,11 +4,10 @@
 
 #include <metal_stdlib>
 
+#include <kernels/common/activations.h>
 #include <kernels/pointwise/glu.h>
 using namespace metal;
 using namespace metalops;
-
-inline float sigmoid(float x) { return 1.0f / (1.0f + precise::exp(-x)); }
 
 // Computes the tangent of glu(x) from the tangent of x.
 template <typename T>
