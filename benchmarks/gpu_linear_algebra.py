@@ -99,12 +99,17 @@ def eig(a: Tensor) -> Factors:
     return values, vectors.mT
 
 
-def _small(file: str, a: Tensor, mode: int, result: Tensor, *others: Tensor) -> None:
+def _small(file: str, a: Tensor, mode: str, result: Tensor, *others: Tensor) -> None:
     """Of at most 8 rows and columns: a thread each; of up to 16, four lanes each."""
     kernels, types = _kernels(file, "small_matrices")
     batch, n, _ = a.shape
     p = types.SmallMatricesParameters(
-        types.MatrixSteps(*a.stride()), types.MatrixSteps(*result.stride()), batch, n, n, mode
+        types.MatrixSteps(*a.stride()),
+        types.MatrixSteps(*result.stride()),
+        batch,
+        n,
+        n,
+        types.SmallMatricesMode[mode],
     )
     if n <= 8:
         name = f"{file}_thread_{4 if n <= 4 else 8}_float"
@@ -120,7 +125,7 @@ def lu_factor(a: Tensor) -> Factors:
     infos = torch.zeros_like(pivots[:, 0])
     if n <= 16:
         result = torch.empty_like(a)
-        _small("lu", a, 1, result, pivots, infos)
+        _small("lu", a, "kPivoted", result, pivots, infos)
         return result, pivots
     kernels, types = _kernels("lu", "lu")
     factors, panels = torch.empty_like(a), a.new_empty(batch, 32, n + 16)
@@ -136,7 +141,7 @@ def cholesky(a: Tensor) -> Factors:
     infos = a.new_zeros(batch, dtype=torch.int32)
     if n <= 8:
         result = torch.empty_like(a)
-        _small("cholesky", a, 1, result, infos)
+        _small("cholesky", a, "kUpper", result, infos)
         return (result,)
     kernels, types = _kernels("cholesky", "cholesky")
     factors = a.clone()

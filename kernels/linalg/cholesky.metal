@@ -18,6 +18,7 @@ using metalops::kColumnsOfPack;
 using metalops::kLanes;
 using metalops::MatrixSteps;
 using metalops::RowsOfLane;
+using metalops::SmallMatricesMode;
 using metalops::SmallMatricesParameters;
 
 // Returns true if a minor can be a pivot: division by an infinite root would leave zeros that hide
@@ -184,7 +185,7 @@ kernel void cholesky_thread(device T* factors [[buffer(0)]], device int* infos [
   device T* const to = factors + matrix * p.output.matrix;
   ThreadTriangle<T, SIZE> triangle;
   triangle.count = p.rows;
-  triangle.is_conjugated = p.mode == 0;
+  triangle.is_conjugated = p.mode != SmallMatricesMode::kUpper;
   triangle.template load_four<0>(from, p.input);
   if (SIZE > 4) {
     triangle.template load_four<SIZE - 4>(from, p.input);
@@ -279,7 +280,7 @@ kernel void cholesky_rows(device T* factors [[buffer(0)]], device int* infos [[b
   threadgroup float minors[kSimdgroups][kMatrices][2];
   const uint matrix = metalops::thread_index(position, grid) / LANES;
   const uint of_simdgroup = lane / LANES;
-  const bool is_upper = p.mode != 0;
+  const bool is_upper = p.mode == SmallMatricesMode::kUpper;
   TriangleRows<T, SIZE, LANES> rows;
   rows.own.lane = lane % LANES;
   rows.own.count = matrix < p.matrices ? p.rows : 0;

@@ -17,6 +17,11 @@ C10_METAL_CONSTEXPR int kSchurRows = 64;
 // The most bulges that are chased one behind the other.
 C10_METAL_CONSTEXPR int kMostBulges = 8;
 
+// The blocks that a window's U is applied to: the rows above the window, the vectors, and the
+// columns right of it.
+enum class SchurBlock : int32_t { kAbove, kVectors, kRight };
+C10_METAL_CONSTEXPR int kSchurBlocks = 3;
+
 // The state of the sweeps on a matrix. Begins as {0, n - 1, sweeps, 0 ...}.
 struct SchurSweeps {
   int32_t low;  // rows `low` to `high` are the active block

@@ -562,17 +562,17 @@ kernel void schur_apply(device float4* matrices [[buffer(0)]], device float4* ve
   const int lane = thread_lane;
   const int n = p.size;
   const uint groups = c10::metal::ceil_div(n, kTeam);
-  const int64_t matrix = group / (3 * groups);
-  const uint what = group / groups % 3;
+  const int64_t matrix = group / (kSchurBlocks * groups);
+  const auto block = static_cast<SchurBlock>(group / groups % kSchurBlocks);
   const int first = all_sweeps[matrix].first;
   const int size = all_sweeps[matrix].size;
   // If only eigenvalues are wanted, rows and columns that have been deflated need no update.
   int begin = p.with_form ? 0 : all_sweeps[matrix].low;
   int end = first;
-  if (what == 1) {
+  if (block == SchurBlock::kVectors) {
     begin = 0;
     end = p.with_form ? n : 0;
-  } else if (what == 2) {
+  } else if (block == SchurBlock::kRight) {
     begin = first + size;
     end = p.with_form ? n : all_sweeps[matrix].high + 1;
   }
@@ -583,13 +583,14 @@ kernel void schur_apply(device float4* matrices [[buffer(0)]], device float4* ve
     return;
   }
   // A line of the tile is a part of a column: of the window's, or of those right of it.
-  const bool is_column = what == 2;
+  const bool is_column = block == SchurBlock::kRight;
   const int lines = is_column ? rows : size;
   const int length = is_column ? size : rows;
   const int stride = (is_column ? W::kSize : kTeam) + 1;  // odd: threads use different banks
   const int64_t column = int64_t(p.stride) * W::kRows;
-  device T* const from = elements_of<T>((what == 1 ? vectors : matrices) + matrix * n * p.stride) +
-                         (is_column ? begin * column + first : first * column + begin);
+  device T* const from =
+      elements_of<T>((block == SchurBlock::kVectors ? vectors : matrices) + matrix * n * p.stride) +
+      (is_column ? begin * column + first : first * column + begin);
   for (int i = lane; i < kPacks; i += kTeam) {
     product[i] = transformations[matrix * kPacks + i];
   }

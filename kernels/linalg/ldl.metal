@@ -32,6 +32,7 @@ using metalops::LdlParameters;
 using metalops::Parts;
 using metalops::pivot_size;
 using metalops::real_part;
+using metalops::SmallMatricesMode;
 using metalops::SmallMatricesParameters;
 
 constant constexpr uint kTogether = 4;           // columns that a thread processes at once
@@ -409,7 +410,7 @@ kernel void ldl_thread(device T* factors [[buffer(0)]], device int* pivots [[buf
   float4 u_packs[kPacks];
   float4 v_packs[kPacks];
   const uint n = p.rows;
-  const bool is_hermitian = p.mode != 0;
+  const bool is_hermitian = p.mode == SmallMatricesMode::kHermitian;
   metalops::load_matrix<T, SIZE>(&packs[0], input + matrix * p.input.matrix, p.input, n, n);
   const auto a = metalops::elements_of<T>(&packs[0]);
   const auto u = metalops::elements_of<T>(&u_packs[0]);

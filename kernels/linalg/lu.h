@@ -13,6 +13,9 @@ namespace metalops {
 // The most columns that a threadgroup factors.
 C10_METAL_CONSTEXPR uint32_t kLuPanelColumns = 32;
 
+// Mode of the kernel for small systems: A^T X = B, of transposed factors.
+C10_METAL_CONSTEXPR uint32_t kLuTransposed = 1;
+
 struct LuPanelParameters {
   MatrixSteps input;
   MatrixSteps output;

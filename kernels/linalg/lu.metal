@@ -36,6 +36,7 @@ using metalops::MatrixSteps;
 using metalops::Parts;
 using metalops::pivot_size;
 using metalops::RowOrder;
+using metalops::SmallMatricesMode;
 using metalops::SmallMatricesParameters;
 using metalops::SmallSystemsParameters;
 using metalops::ThreadColumns;
@@ -391,12 +392,13 @@ kernel void lu_thread(device T* factors [[buffer(0)]], device int* pivots [[buff
     return;
   }
   const uint steps = min(p.rows, p.columns);
+  const bool is_pivoted = p.mode == SmallMatricesMode::kPivoted;
   ThreadRows<T, SIZE> rows;
   metalops::load_matrix<T, SIZE>(&rows.x[0], input + matrix * p.input.matrix, p.input, p.rows,
                                  p.columns);
-  rows.template factor_four<0>(steps, p.mode != 0, pivots + matrix * steps);
+  rows.template factor_four<0>(steps, is_pivoted, pivots + matrix * steps);
   if (SIZE > 4) {
-    rows.template factor_four<SIZE - 4>(steps, p.mode != 0, pivots + matrix * steps);
+    rows.template factor_four<SIZE - 4>(steps, is_pivoted, pivots + matrix * steps);
   }
   infos[matrix] = rows.info;
   metalops::store_matrix<T, SIZE>(&rows.x[0], factors + matrix * p.output.matrix, p.output, p.rows,
@@ -531,6 +533,7 @@ kernel void lu_rows(device T* factors [[buffer(0)]], device int* pivots [[buffer
   const uint matrix = metalops::thread_index(position, grid) / LANES;
   const uint own = lane / LANES;
   const uint steps = min(p.rows, p.columns);
+  const bool is_pivoted = p.mode == SmallMatricesMode::kPivoted;
   LaneRows<T, SIZE, LANES> rows;
   rows.lane = lane % LANES;
   rows.count = matrix < p.matrices ? p.rows : 0;
@@ -540,7 +543,7 @@ kernel void lu_rows(device T* factors [[buffer(0)]], device int* pivots [[buffer
     candidates[simdgroup][own][rows.lane] = rows.best(step);
     simdgroup_barrier(mem_flags::mem_threadgroup);
     const Candidate best = best_of_lanes<LANES>(candidates[simdgroup][own]);
-    const uint pivot = p.mode != 0 && best.size > 0.0f ? best.row : step;
+    const uint pivot = is_pivoted && best.size > 0.0f ? best.row : step;
     rows.give(step, pivot, step_rows[simdgroup][own], pivot_rows[simdgroup][own]);
     if (rows.lane == 0 && rows.count != 0) {
       pivots[matrix * steps + step] = static_cast<int>(pivot + 1);
@@ -659,7 +662,7 @@ kernel void lu_solve_thread(
     const int pivot = pivots[place.matrix * p.rows + row];
     exchanged.exchange(row, row_of_pivot(pivot, row, p.rows, errors));
   }
-  const bool is_transposed = p.mode != 0;
+  const bool is_transposed = (p.mode & metalops::kLuTransposed) != 0;
   device const T* const own = factors + place.matrix * p.matrix.matrix;
   auto x = ThreadColumns<T, SIZE>::of(p, place.first);
   x.load(given + place.in(p.given), p.given, is_transposed ? RowOrder() : exchanged);

@@ -27,6 +27,7 @@
 namespace {
 
 using at::Tensor;
+using metalops::SmallMatricesMode;
 
 constexpr metalops::Triangle kLower{/*is_upper=*/false};
 constexpr metalops::Triangle kUpper{/*is_upper=*/true};
@@ -68,7 +69,8 @@ void factor(const Tensor& matrices, const Tensor& infos, int64_t first, int64_t 
 void factor_to(const Tensor& a, bool upper, const Tensor& result, const Tensor& infos) {
   if (a.numel() != 0 && metalops::fits_lanes(a)) {
     metalops::write_contiguous(infos, [&](const Tensor& own_infos) {
-      metalops::launch_small_matrices("cholesky", result, a, upper,
+      metalops::launch_small_matrices("cholesky", result, a,
+                                      upper ? SmallMatricesMode::kUpper : SmallMatricesMode::kPlain,
                                       /*is_transposed=*/!upper, own_infos);
     });
     return;

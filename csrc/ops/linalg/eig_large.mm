@@ -59,7 +59,8 @@ class SchurForm {
 
  private:
   void apply(const Tensor& sweeps, const Tensor& transformations) {
-    const auto groups = 3 * c10::metal::ceil_div<int64_t>(n_, metalops::kSchurRows);
+    const auto groups =
+        metalops::kSchurBlocks * c10::metal::ceil_div<int64_t>(n_, metalops::kSchurRows);
     metalops::launch_threadgroups(library_, metalops::typed_kernel("schur_apply_", type_),
                                   groups * batch_, metalops::kSchurRows, reduced_.h,
                                   reduced_.q.defined() ? reduced_.q : reduced_.h, sweeps,

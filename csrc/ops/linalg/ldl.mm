@@ -25,6 +25,7 @@ namespace {
 
 using at::Tensor;
 using metalops::LdlParameters;
+using metalops::SmallMatricesMode;
 
 // Of solving. Steps in numbers, or in packs of them.
 LdlParameters parameters_of(const Tensor& matrices, bool hermitian, int64_t unit = 1) {
@@ -96,8 +97,10 @@ std::tuple<Tensor&, Tensor&, Tensor&> ldl_factor_ex_out(const Tensor& self, bool
     const auto own_pivots = at::empty(pivots.sizes(), pivots.options());
     const bool conjugates = hermitian && self.is_complex();
     if (metalops::fits_thread(self)) {
-      metalops::launch_small_matrices("ldl", call.output(0), self, conjugates,
-                                      /*is_transposed=*/false, own_pivots, infos);
+      metalops::launch_small_matrices(
+          "ldl", call.output(0), self,
+          conjugates ? SmallMatricesMode::kHermitian : SmallMatricesMode::kPlain,
+          /*is_transposed=*/false, own_pivots, infos);
     } else {
       const auto factors = metalops::as_batch(call.output(0));
       const auto a = metalops::as_batch(self.resolve_conj().resolve_neg());

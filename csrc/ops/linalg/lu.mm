@@ -37,6 +37,7 @@ namespace {
 
 using at::Tensor;
 using metalops::KernelName;
+using metalops::SmallMatricesMode;
 
 // x: (batch, rows, columns) of padded_rows(). pivots: (batch, ...), of which `count` from `first`
 // on are applied.
@@ -191,8 +192,9 @@ void factor_to(const Tensor& a, bool is_pivoted, const Tensor& factors, const Te
     }
     metalops::write_contiguous(pivots, [&](const Tensor& own_pivots) {
       if (metalops::fits_lanes(a)) {
-        metalops::launch_small_matrices("lu", factors, a, is_pivoted,
-                                        /*is_transposed=*/false, own_pivots, own_infos);
+        metalops::launch_small_matrices(
+            "lu", factors, a, is_pivoted ? SmallMatricesMode::kPivoted : SmallMatricesMode::kPlain,
+            /*is_transposed=*/false, own_pivots, own_infos);
       } else {
         factor_large_to(a, is_pivoted, factors, own_pivots, own_infos);
       }
@@ -230,7 +232,8 @@ void solve_to(const Tensor& factors, const Tensor& pivots, const Tensor& b, bool
   const bool is_transposed = left == adjoint;  // X A = B is the transpose of A^T X^T = B^T
   if (metalops::fits_thread(factors)) {
     metalops::launch_small_systems("lu", "lu_solve", result, factors, is_transposed, adjoint, right,
-                                   left, is_transposed, own_pivots, metalops::kErrorBuffer);
+                                   left, is_transposed ? metalops::kLuTransposed : 0, own_pivots,
+                                   metalops::kErrorBuffer);
     return;
   }
   const auto target = left ? result : result.mT();

@@ -23,13 +23,17 @@ struct MatrixSteps {
   int64_t column;
 };
 
+// Cholesky factors are lower triangles unless kUpper, LU exchanges rows where kPivoted, and LDL
+// conjugates where kHermitian.
+enum class SmallMatricesMode : int32_t { kPlain, kUpper, kPivoted, kHermitian };
+
 struct SmallMatricesParameters {
   MatrixSteps input;
   MatrixSteps output;
   uint32_t matrices;
   uint32_t rows;
   uint32_t columns;
-  uint32_t mode;  // meaning depends on the kernel
+  SmallMatricesMode mode;
 };
 
 }  // namespace metalops

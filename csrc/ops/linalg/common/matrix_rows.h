@@ -86,7 +86,7 @@ METALOPS_HIDDEN inline MatrixSteps steps_of(const at::Tensor& matrices, bool is_
 // Where is_transposed, the kernel sees rows as columns in result and a.
 template <class... Others>
 METALOPS_HIDDEN inline void launch_small_matrices(const char* kernel, const at::Tensor& result,
-                                                  const at::Tensor& a, uint32_t mode,
+                                                  const at::Tensor& a, SmallMatricesMode mode,
                                                   bool is_transposed, const Others&... others) {
   const auto input = as_batch(a.resolve_conj().resolve_neg());
   const auto output = as_batch(result);
