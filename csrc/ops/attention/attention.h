@@ -1,4 +1,4 @@
-// Attention on MPS, below autograd: kernels/attention/attention.metal.
+// Attention on MPS, below autograd: the host interface of kernels/attention/attention.metal.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <metalops/library.h>
@@ -11,8 +11,8 @@
 
 namespace metalops {
 
-// What the operators metalops::attention_forward and metalops::attention_backward take beside
-// query, key and value; python/metalops/ops/attention.py says what it means.
+// The options of metalops::attention_forward and metalops::attention_backward beside query, key and
+// value; python/metalops/ops/attention.py documents them.
 struct AttentionOptions {
   std::optional<at::Tensor> attn_mask;
   std::optional<at::Tensor> sinks;
@@ -32,24 +32,27 @@ struct AttentionOptions {
   std::optional<at::Tensor> k_scale = std::nullopt;  // one float32; in the forward pass only
 };
 
-// ValueError for a scale or a softcap that is no number of float32, or a softcap below zero.
+// Raises ValueError for a scale or a softcap that is not a number of float32, and for a softcap
+// below zero.
 METALOPS_HIDDEN void check_attention_numbers(const char* name, double scale, double softcap);
 
-// As kernels take it: one that makes all scores small enough is as good as a smaller one, of which
-// kernels might make zero, which is none.
+// Returns the softcap as kernels take it, 0 for none. A tiny softcap, which kernels might flush to
+// zero, is replaced with a larger one that makes all scores as good as zero, too.
 inline float softcap_for_kernel(double softcap) {
   return softcap > 0 ? static_cast<float>(std::max(softcap, 1e-30)) : 0.0f;
 }
 
-// Like `like`, in its order of dimensions, with other features and without gaps.
+// Returns an uninitialised tensor without gaps that is like `like`, in its order of dimensions, but
+// has so many features.
 METALOPS_HIDDEN at::Tensor empty_in_order(const at::Tensor& like, int64_t features);
 
-// The result, in query's order of dimensions, and its log-sum-exp.
+// Returns the output, in query's order of dimensions, and its log-sum-exp (lse).
 std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& query, const at::Tensor& key,
                                                      const at::Tensor& value,
                                                      const AttentionOptions& options);
 
-// The gradients of query, key, value, attn_mask, sinks and alibi_slopes, as far as `wanted`.
+// The gradients of query, key, value, attn_mask, sinks and alibi_slopes, as far as they are
+// `wanted`.
 using AttentionGradients =
     std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 AttentionGradients attention_backward(const at::Tensor& grad_out,

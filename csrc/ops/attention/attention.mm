@@ -1,5 +1,5 @@
-// Host side of kernels/attention/attention.metal: attention of any kind, forward and backward, in
-// kernels that never store its scores.
+// Host side of kernels/attention/attention.metal: FlashAttention, forward and backward, of any
+// kind: the kernels never store the matrix of scores.
 #include <csrc/ops/attention/attention.h>
 
 #include <ATen/ExpandUtils.h>
@@ -39,7 +39,7 @@ constexpr const char* kName = "attention";
 
 // ---- arguments ----------------------------------------------------------------------------------
 
-// Sizes in 32 bits leave room for what kernels add to them.
+// The largest size in 32 bits that leaves room for what kernels add to sizes.
 constexpr int64_t kLargest = int64_t{1} << 30;
 
 int32_t size_for_kernel(int64_t size, const char* what) {
@@ -81,7 +81,7 @@ Sizes check(const Tensor& query, const Tensor& key, const Tensor& value,
   Sizes sizes;
   sizes.is_packed = is_packed;
   if (is_packed) {
-    // No sequence is longer than all of them, whatever is said.
+    // No sequence is longer than all of them together, whatever max_seqlen says.
     sizes = {options.cu_seqlens_q->numel() - 1,
              query.size(1),
              key.size(1),
@@ -165,8 +165,8 @@ Sizes check(const Tensor& query, const Tensor& key, const Tensor& value,
   return sizes;
 }
 
-// Whether there are so few queries that keys and values need to be brought from memory and little
-// more: kernels/attention/attention_decode.metal then.
+// Returns true if queries are so few that loading keys and values is nearly all of the work:
+// kernels/attention/attention_decode.metal serves such calls.
 bool is_for_few_queries(const Sizes& sizes, const AttentionOptions& options) {
   constexpr int64_t kFew = 8;
   return !sizes.is_packed && options.dropout_p == 0 && sizes.queries <= kFew &&
@@ -176,7 +176,8 @@ bool is_for_few_queries(const Sizes& sizes, const AttentionOptions& options) {
 
 // ---- what kernels take --------------------------------------------------------------------------
 
-// Whether kernels read it as it is: features have no gaps, and rows are near enough.
+// Returns true if kernels can read the tensor as it is: features are contiguous and rows are at
+// most 2^31 - 1 elements apart.
 bool is_readable(const Tensor& x) {
   const auto rows = x.dim() == 4 ? 2 : 0;
   return (x.size(-1) <= 1 || x.stride(-1) == 1) &&
@@ -186,7 +187,7 @@ bool is_readable(const Tensor& x) {
 
 Tensor readable(const Tensor& x) { return is_readable(x) ? x : x.contiguous(); }
 
-// Whether all rows are whole packs of 16 bytes.
+// Returns true if every row consists of whole, aligned vectors of 16 bytes.
 bool is_in_packs(const Tensor& x) {
   const auto pack = 16 / x.element_size();
   bool result = x.storage_offset() % pack == 0 && x.size(-1) % pack == 0;
@@ -204,7 +205,7 @@ AttentionStrides strides_of(const Tensor& x) {
                       : AttentionStrides{0, x.stride(1), row(0)};
 }
 
-// What kernels are given in place of options that there are not is any buffer.
+// The kernels' arguments. Absent optional tensors are bound to a dummy buffer.
 struct Inputs {
   Tensor query, key, value, mask, sinks, slopes, cu_queries, cu_keys, lengths, random, key_scale;
   AttentionParameters parameters;
@@ -267,7 +268,7 @@ Inputs inputs_of(const Tensor& query, const Tensor& key, const Tensor& value, co
   p.is_packed = sizes.is_packed;
   p.has_lengths = options.seqused_k.has_value();
   if (query.size(-1) == 0) {
-    // As in torch: without features nothing is seen.
+    // As in torch, queries without features attend to no key.
     in.lengths = at::zeros({sizes.batch}, query.options().dtype(at::kInt));
     p.has_lengths = true;
   }
@@ -278,13 +279,13 @@ Inputs inputs_of(const Tensor& query, const Tensor& key, const Tensor& value, co
   return in;
 }
 
-// The sizes of log-sum-exps.
+// Returns the sizes of the lse.
 at::DimVector rows_of(const Tensor& query, const Sizes& sizes) {
   return sizes.is_packed ? at::DimVector{sizes.heads, query.size(0)}
                          : at::DimVector{sizes.batch, sizes.heads, sizes.queries};
 }
 
-// Kernels for at most that many features.
+// The kernels that are compiled for at most so many features.
 struct Features {
   int64_t most;
   const char* name;
@@ -359,7 +360,7 @@ std::tuple<Tensor, Tensor> attention_forward(const Tensor& query, const Tensor& 
   constexpr auto kNothing = -std::numeric_limits<float>::infinity();
   const auto lse = at::empty(rows_of(query, sizes), query.options().dtype(at::kFloat));
   if (sizes.is_packed) {
-    // Tokens of no sequence.
+    // Tokens that belong to no sequence keep these values.
     out.zero_();
     lse.fill_(kNothing);
   }
@@ -406,7 +407,7 @@ AttentionGradients attention_backward(const Tensor& grad_out, const MaybeTensor&
               lse.sizes());
   TORCH_CHECK(!grad_lse || grad_lse->sizes() == at::IntArrayRef(rows), kName,
               ": grad_lse must have the sizes of lse, ", rows, ", but has ", grad_lse->sizes());
-  // What is not given has no gradient.
+  // Absent arguments have no gradient.
   wanted[3] = wanted[3] && options.attn_mask;
   wanted[4] = wanted[4] && options.sinks;
   wanted[5] = wanted[5] && options.alibi_slopes;
@@ -433,7 +434,7 @@ AttentionGradients attention_backward(const Tensor& grad_out, const MaybeTensor&
                 " heads of ", length, " tokens are too many for MPS");
     return groups;
   };
-  // Those of tokens that no kernel comes to are zero.
+  // The gradients of tokens that no kernel visits are zero.
   const bool has_others = sizes.is_packed || p.has_lengths || sizes.heads == 0;
   const auto gradient_of = [&](const Tensor& x) {
     const auto gradient = empty_in_order(x, x.size(-1));

@@ -1,12 +1,12 @@
-// Who serves torch.nn.functional.scaled_dot_product_attention on MPS.
+// The choice of who serves torch.nn.functional.scaled_dot_product_attention on MPS.
 #pragma once
 namespace metalops {
 
-// kAlways: metalops, whatever it takes. kUnlessFused: but for what stock MPS has a kernel for that
-// does not materialise the scores. kNever: torch.
+// kAlways: metalops serves all that it supports. kUnlessFused: stock MPS serves what it has a fused
+// kernel for, one that does not materialise the scores. kNever: torch serves every call.
 enum class AttentionUse { kAlways, kUnlessFused, kNever };
 
-// For the whole process. Returns what it was before.
+// Sets the choice for the whole process and returns the previous one.
 AttentionUse set_attention_use(AttentionUse use);
 
 }  // namespace metalops

@@ -1,6 +1,6 @@
 // torch.nn.functional.scaled_dot_product_attention on MPS: one function decides for each call
-// whether metalops::attention_forward serves it or torch's composition. Here are views alone: no
-// mask, head or batch is repeated in memory, and derivatives are those of metalops's operator.
+// whether metalops::attention_forward serves it or torch's composition. It makes views only: no
+// mask, head or batch is repeated in memory. The derivatives are those of metalops's operator.
 #include <ATen/Context.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/SDPBackend.h>
@@ -61,19 +61,19 @@ struct Call {
 
 // ---- sizes --------------------------------------------------------------------------------------
 
-// Sizes of an operand whose missing dimensions are 1.
+// Returns a size of an operand whose missing dimensions are 1.
 SymInt size_of(const Tensor& tensor, int64_t from_the_end) {
   return from_the_end <= tensor.dim() ? tensor.sym_size(-from_the_end) : SymInt(1);
 }
 
 bool is_zero(const SymInt& size) { return TORCH_GUARD_OR_FALSE(size.sym_eq(0)); }
 
-// What a call's operands are broadcast to.
+// The sizes to which the operands of a call are broadcast.
 struct Sizes {
-  int64_t rank;        // of the result
-  SymDimVector batch;  // all before the heads; one at least
+  int64_t rank;        // rank of the result
+  SymDimVector batch;  // all dimensions before the heads; at least one
   SymInt query_heads;
-  SymInt key_heads;  // by which query_heads can be divided
+  SymInt key_heads;  // divides query_heads
 };
 
 std::optional<SymInt> broadcast(const std::array<SymInt, 3>& sizes) {
@@ -129,7 +129,7 @@ bool mask_fits(const Tensor& mask, const Call& call, const Sizes& sizes) {
   return true;
 }
 
-// Nothing where they do not fit together, about which torch has its messages.
+// Returns nothing where the sizes do not match: torch raises its own error then.
 std::optional<Sizes> sizes_of(const Call& call) {
   Sizes sizes;
   sizes.rank = 0;
@@ -181,7 +181,7 @@ bool types_fit(const Call& call) {
          call.mask->device() == call.query.device() && is_dense(*call.mask);
 }
 
-// Whether torch.nn.attention.sdpa_kernel asks for SDPBackend.MATH alone.
+// Returns true if torch.nn.attention.sdpa_kernel allows SDPBackend.MATH only.
 bool only_math_is_enabled() {
   const auto& context = at::globalContext();
   return context.userEnabledMathSDP() && !context.userEnabledFlashSDP() &&
@@ -194,8 +194,8 @@ bool needs_gradient(const Call& call) {
          (call.query.requires_grad() || call.key.requires_grad() || call.value.requires_grad());
 }
 
-// Whether one of stock MPS's kernels without a matrix of scores serves it, and right: they compute
-// places of elements in 32 bits, and a mask is what they are given last.
+// Returns true if one of stock MPS's fused kernels serves the call, and correctly: these compute
+// offsets in 32 bits. Calls with a mask are not left to them.
 bool stock_is_fused(const Call& call) {
   const auto sizes = [](const Tensor& x) { return x.sym_sizes().slice(0, x.dim() - 2); };
   if (call.has_mask() || call.dropout > 0 || needs_gradient(call) ||
@@ -222,7 +222,7 @@ bool may_be_served_by_us(const Call& call) {
          !only_math_is_enabled() && types_fit(call);
 }
 
-// The sizes of a call that metalops serves; nothing where torch does.
+// Returns the sizes of a call that metalops serves, and nothing if torch serves it.
 std::optional<Sizes> served_by_us(const Call& call) {
   const auto use = metalops::attention_use.load();
   if (!may_be_served_by_us(call) || !(call.dropout >= 0 && call.dropout <= 1)) {
@@ -246,7 +246,7 @@ using Forward = std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const T
                                            const MaybeTensor&, SymInt, SymInt, double, SymInt,
                                            SymInt, bool, double, double);
 
-// As (batch, heads, rows, columns), with `batch` and `heads` where they are broadcast.
+// Returns the tensor as (batch, heads, rows, columns), expanded to `batch` and `heads`.
 Tensor four_dimensional(const Tensor& tensor, const SymDimVector& batch, const SymInt& heads) {
   SymDimVector sizes(batch.begin(), batch.end());
   sizes.insert(sizes.end(), {heads, size_of(tensor, 2), size_of(tensor, 1)});
@@ -254,7 +254,8 @@ Tensor four_dimensional(const Tensor& tensor, const SymDimVector& batch, const S
   return batch.size() == 1 ? expanded : expanded.flatten(0, -4);
 }
 
-// Not expanded, but for a batch of several dimensions of which the mask has one and not all.
+// Returns the mask in four dimensions. It is expanded only where the batch has several dimensions
+// and the mask has some of them, but not all.
 Tensor four_dimensional(const Tensor& mask, const SymDimVector& batch) {
   const auto leading = std::max<int64_t>(mask.dim() - 3, 0);
   const auto sizes = mask.sym_sizes().slice(0, leading);
@@ -268,7 +269,7 @@ Tensor four_dimensional(const Tensor& mask, const SymDimVector& batch) {
   return four_dimensional(mask, own, size_of(mask, 3));
 }
 
-// Zeros that depend on all operands as far as autograd is concerned.
+// Returns zeros that depend on all operands as far as autograd is concerned.
 Tensor of_nothing(const Call& call, SymDimVector sizes) {
   auto result = at::zeros_symint(sizes, call.query.options());
   if (needs_gradient(call)) {
@@ -281,7 +282,7 @@ Tensor of_nothing(const Call& call, SymDimVector sizes) {
 
 bool is_empty(const Tensor& tensor) { return is_zero(tensor.sym_numel()); }
 
-// Without queries or values torch gives, on the CPU, the query's sizes and looks at no others.
+// Without queries or values, torch's CPU operator returns the query's sizes and checks no others.
 MaybeTensor without_queries_or_values(const Call& call) {
   const auto tensors = call.tensors();
   if (std::any_of(tensors.begin(), tensors.end(), [](const auto* x) { return x->dim() < 2; }) ||
@@ -330,8 +331,8 @@ Tensor attention_of(const Call& call, const Sizes& sizes) {
   return sizes.rank == 4 ? result : result.reshape_symint(result_sizes);
 }
 
-// Whether autograd or a transform of torch.func has to see the call of our operator, whose kernel
-// for them is Python's.
+// Returns true if autograd or a transform of torch.func has to see the call of our operator, whose
+// kernels for these are written in Python.
 bool is_watched(const Call& call) {
   constexpr c10::DispatchKeySet kTransforms(
       {c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::FuncTorchBatched});
@@ -378,8 +379,9 @@ constexpr const char* kReason =
 
 // ---- transforms of torch.func -------------------------------------------------------------------
 
-// Keys that tensors of every device come to: torch.vmap's, which calls torch's composition itself,
-// and that of tensors that torch.func.grad has wrapped, which do not tell that they are on MPS.
+// The dispatch keys that tensors of every device have: that of torch.vmap, which calls torch's
+// composition itself, and that of tensors wrapped by torch.func.grad, which do not tell that they
+// are on MPS.
 template <c10::DispatchKey Key>
 const metalops::StockKernel& stock_of_all_devices() {
   static const metalops::StockKernel kernel("aten::scaled_dot_product_attention", "", Key);

@@ -1,4 +1,5 @@
-// Host side of kernels/attention/attention_cache.metal: keys and values to a cache, and from one.
+// Host side of kernels/attention/attention_cache.metal: stores keys and values in a KV cache, and
+// gathers them from one.
 #include <ATen/ops/empty.h>
 #include <csrc/ops/attention/attention_cache.h>
 #include <csrc/ops/common/int32.h>
@@ -69,7 +70,7 @@ std::array<uint64_t, 3> cache_grid(const Tensor& tokens) {
           static_cast<uint64_t>(tokens.size(0) * tokens.size(1))};
 }
 
-// tokens: (B, L, H, E).
+// Launches the kernel that stores tokens, (B, L, H, E), in the cache.
 void store_in_cache(const Tensor& cache, const Tensor& tokens, const MaybeTensor& slots,
                     const MaybeTensor& lengths, const MaybeTensor& table,
                     const MaybeTensor& cosines, const MaybeTensor& sines, const MaybeTensor& scale,
@@ -159,7 +160,7 @@ void reshape_and_cache(const Tensor& key, const Tensor& value, Tensor& key_cache
         tokens.size(2), "), but has ", cache.sizes());
     metalops::check_cache_scale(kName, scale_name, cache, scale);
   };
-  // Nothing is stored before both are known to be right.
+  // Both are checked before the first one is stored.
   check_one("key", "key_cache", key, key_cache, "k_scale", k_scale);
   check_one("value", "value_cache", value, value_cache, "v_scale", v_scale);
   const auto store = [&](const Tensor& tokens, const Tensor& cache, const MaybeTensor& scale,
@@ -202,8 +203,8 @@ CacheRotation cache_rotation(const char* name, const Tensor& tokens, const Maybe
   return {cosines->contiguous(), sines->contiguous()};
 }
 
-// tokens: (B, L, Hkv, E), behind the seq_lens tokens of their sequences that the cache has. cache:
-// (pages, page size, Hkv, E), or of samples without a table.
+// Appends tokens, (B, L, Hkv, E), to sequences of which the cache has seq_lens tokens. cache:
+// (pages, page size, Hkv, E), or (samples, tokens, Hkv, E) without a block table.
 void append_to_cache(Tensor& cache, const Tensor& tokens, const Tensor& seq_lens,
                      const MaybeTensor& block_table, const MaybeTensor& rotary_cos,
                      const MaybeTensor& rotary_sin, bool interleaved) {
@@ -240,7 +241,8 @@ void append_to_cache(Tensor& cache, const Tensor& tokens, const Tensor& seq_lens
                  rotation.cosines, rotation.sines, std::nullopt, parameters);
 }
 
-// tokens: (B, L, H, E) at the places seq_lens and on, or all of them at seq_lens unless `advances`.
+// Applies rotary embeddings to tokens, (B, L, H, E), which are at the positions from seq_lens on
+// or, unless `advances`, all at position seq_lens.
 Tensor rotate_tokens(const Tensor& tokens, const Tensor& seq_lens, const Tensor& rotary_cos,
                      const Tensor& rotary_sin, bool interleaved, bool advances) {
   constexpr const char* kName = "rotate_tokens";

@@ -1,4 +1,5 @@
-// Attention of few queries on MPS, below autograd: kernels/attention/attention_decode.metal.
+// Attention of few queries (decoding) on MPS, below autograd: the host interface of
+// kernels/attention/attention_decode.metal.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <metalops/library.h>
@@ -9,7 +10,7 @@
 
 namespace metalops {
 
-// What is beside queries, keys and values; tensors are on the device of the queries.
+// The options beside queries, keys and values. Tensors are on the device of the queries.
 struct AttentionDecodeOptions {
   std::optional<at::Tensor> attn_mask;     // 4 dimensions, those of the scores or 1
   std::optional<at::Tensor> sinks;         // (Hq,)
@@ -27,13 +28,14 @@ struct AttentionDecodeOptions {
   double softcap = 0;
 };
 
-// The most rows (queries, times the heads that share a key) for which this is the way to go.
+// The largest number of rows (queries times the query heads that share a key head) for which
+// attention_decode() is used.
 constexpr int64_t kMostDecodeRows = 32;
 
-// Attention of query (B, Hq, L, E) over key (B, Hkv, S, E) and value (B, Hkv, S, Ev), or, with a
-// block table, (pages, Hkv, page size, E or Ev); of any strides. Keys and values have the dtype of
-// the query, or are int8 or float8_e4m3fn. The result has the query's dtype and order of
-// dimensions; its log-sum-exp is float32 (B, Hq, L).
+// Computes attention of query (B, Hq, L, E) over key (B, Hkv, S, E) and value (B, Hkv, S, Ev), or,
+// with a block table, over pages (pages, Hkv, page size, E or Ev); strides are arbitrary. Keys and
+// values have the dtype of the query, or are int8 or float8_e4m3fn. Returns the output, in the
+// query's dtype and order of dimensions, and its lse, float32 (B, Hq, L).
 METALOPS_HIDDEN std::tuple<at::Tensor, at::Tensor> attention_decode(
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
     const AttentionDecodeOptions& options);

@@ -1,5 +1,5 @@
-// Host side of kernels/attention/attention_decode.metal: attention of few queries over keys that
-// are together or in pages.
+// Host side of kernels/attention/attention_decode.metal: attention of few queries over contiguous
+// or paged keys, with split-KV (flash decoding).
 #include <ATen/ops/empty.h>
 #include <ATen/ops/logaddexp.h>
 #include <csrc/ops/attention/attention.h>
@@ -29,7 +29,7 @@ using metalops::MaybeTensor;
 
 constexpr const char* kPagedAttention = "paged_attention";
 
-// Of a tensor (B, H, L, E), or of pages (pages, H, page size, E).
+// Returns the strides of a tensor (B, H, L, E), or of pages (pages, H, page size, E).
 metalops::AttentionDecodeStrides decode_strides(const Tensor& tensor) {
   return {tensor.stride(0), tensor.stride(2), tensor.stride(1)};
 }
@@ -39,12 +39,12 @@ int32_t decode_size(int64_t size, const char* what) {
   return metalops::checked_int32(size, kLargest, kPagedAttention, ": ", what, " of size");
 }
 
-// A number that stands for "all" is no larger than any place of a key.
+// Returns the window, -1 if it is so large that it stands for "all keys".
 int32_t decode_window(int64_t size) {
   return size > metalops::kInt32Max / 2 ? -1 : static_cast<int32_t>(size);
 }
 
-// Whether all of a tensor's rows are whole packs of `bytes`.
+// Returns true if all rows of a tensor are whole, aligned vectors of `bytes`.
 bool is_in_packs(const Tensor& tensor, int64_t bytes) {
   const auto pack = bytes / tensor.element_size();
   if (tensor.storage_offset() % pack != 0 || tensor.size(-1) % pack != 0) {
@@ -58,7 +58,7 @@ bool is_in_packs(const Tensor& tensor, int64_t bytes) {
   return true;
 }
 
-// DecodeRows that a threadgroup has.
+// The rows (queries times query heads that share a key head) of a threadgroup.
 struct DecodeRows {
   const char* name;
   int64_t count;
@@ -70,7 +70,7 @@ DecodeRows decode_rows(int64_t rows, bool are_codes) {
   return rows <= 1 ? DecodeRows{"_1", 1} : rows <= 4 ? DecodeRows{"_4", 4} : DecodeRows{"_8", 8};
 }
 
-// How many parts the keys are cut into: enough to keep a device busy, none too short.
+// Returns the number of KV splits: enough to keep a device busy, and none too short.
 int64_t decode_splits(int64_t keys, int64_t tasks, bool alone) {
   const int64_t kEnough = alone ? 64 : 1024;
   const int64_t kShortest = alone ? 512 : 256;
@@ -78,12 +78,12 @@ int64_t decode_splits(int64_t keys, int64_t tasks, bool alone) {
                              std::max<int64_t>(1, keys / kShortest));
 }
 
-// The tensor, or a copy of it, whose features have no gaps.
+// Returns the tensor, or a copy of it, with contiguous features.
 Tensor with_features_together(const Tensor& tensor) {
   return tensor.size(-1) <= 1 || tensor.stride(-1) == 1 ? tensor : tensor.contiguous();
 }
 
-// out: (B, Hq, L, Ev), with features together.
+// Writes the output to out, (B, Hq, L, Ev), whose features are contiguous, and its lse.
 void decode_to(const Tensor& out, const Tensor& lse, const Tensor& query, const Tensor& given_key,
                const Tensor& given_value, const AttentionDecodeOptions& options) {
   const auto key = with_features_together(given_key);
@@ -99,13 +99,14 @@ void decode_to(const Tensor& out, const Tensor& lse, const Tensor& query, const 
   }
   const bool alone = metalops::a_thread_for_each_element();
   const bool paged = options.block_table.has_value();
-  // As in torch, without features nothing is seen.
+  // As in torch, queries without features attend to no key.
   const auto keys = query.size(3) == 0 ? 0
                     : paged            ? options.block_table->size(1) * key.size(2)
                                        : key.size(2);
   const auto rows = decode_rows(queries * group, key.scalar_type() != query.scalar_type());
   const auto row_blocks = c10::metal::ceil_div(queries * group, rows.count);
-  // Values without features have a log-sum-exp, which no kernel would put together.
+  // Without features of the values there is only the lse, which no kernel would combine over
+  // splits.
   const auto splits = features == 0 ? 1 : decode_splits(keys, batch * heads * row_blocks, alone);
   const auto page_size = paged ? key.size(2) : 0;
   const bool power = page_size > 0 && (page_size & (page_size - 1)) == 0;
@@ -228,8 +229,7 @@ std::tuple<Tensor, Tensor> metalops::attention_decode(const Tensor& query, const
 
 namespace {
 
-// ---- the operators
-// -------------------------------------------------------------------------------
+// ---- the operators ------------------------------------------------------------------------------
 
 void check_paged(const Tensor& query, const Tensor& key, const Tensor& value,
                  const MaybeTensor& table, const Tensor& lengths) {
@@ -330,7 +330,8 @@ std::tuple<Tensor, Tensor> paged_attention(const Tensor& query, const Tensor& ke
   if (rows > metalops::kMostDecodeRows && !seq_starts) {
     const auto type = query.scalar_type();
     const auto lengths = seq_lens.to(at::kInt);
-    // Codes are numbers of the query's dtype, which their products with the scale would not be.
+    // Quantised keys are exact in the query's dtype. Their products with k_scale would be rounded:
+    // the kernel applies k_scale instead.
     const auto key = metalops::gather_cache(key_cache, block_table, lengths, std::nullopt, 1, type);
     const auto value =
         metalops::gather_cache(value_cache, block_table, lengths, v_scale, value_scale, type);

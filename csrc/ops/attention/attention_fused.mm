@@ -1,7 +1,7 @@
-// ATen's fused attention operators, which torch has for CUDA: flash attention, dense, packed and
-// paged, which torch.nn.attention.varlen is made of; memory efficient attention; and that of
-// devices with one of their own. Results, log-sum-exps and gradients have the layouts of torch's
-// meta functions.
+// ATen's fused attention operators, which torch has for CUDA: flash attention (dense, packed and
+// paged), which torch.nn.attention.varlen calls; memory efficient attention; and the operator of
+// devices with a fused attention of their own. Results, lse and gradients have the layouts of
+// torch's meta functions.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -36,7 +36,7 @@ using c10::SymInt;
 
 // ---- what they share ----------------------------------------------------------------------------
 
-// Of an argument that autograd hands on as an undefined tensor if there is none.
+// Returns nothing for an undefined tensor, which is what autograd passes on for an absent argument.
 MaybeTensor if_defined(const MaybeTensor& tensor) {
   return tensor && tensor->defined() ? tensor : std::nullopt;
 }
@@ -45,12 +45,12 @@ double scale_of(const Tensor& query, std::optional<double> scale) {
   return scale.value_or(1 / std::sqrt(query.size(-1)));
 }
 
-// Of (batch, rows, heads, columns) and (batch, heads, rows, columns) the other.
+// Converts (batch, rows, heads, columns) to (batch, heads, rows, columns), and back.
 Tensor swap_heads(const Tensor& tensor) {
   return tensor.defined() ? tensor.transpose(1, 2) : tensor;
 }
 
-// With the strides of at::empty_like(like).
+// Returns the tensor, or a copy of it, with the strides of at::empty_like(like).
 Tensor in_layout_of(const Tensor& tensor, const Tensor& like) {
   if (!tensor.defined()) {
     return tensor;
@@ -59,12 +59,13 @@ Tensor in_layout_of(const Tensor& tensor, const Tensor& like) {
   return tensor.strides() == wanted.strides() ? tensor : at::empty_like(like).copy_(tensor);
 }
 
-// (batch, heads, rows, columns) that is contiguous as (batch, rows, heads, columns).
+// Returns a tensor (batch, heads, rows, columns) that is contiguous as (batch, rows, heads,
+// columns).
 Tensor rows_before_heads(const Tensor& tensor) {
   return tensor.defined() ? tensor.transpose(1, 2).contiguous().transpose(1, 2) : tensor;
 }
 
-// Sets what dropout depends on.
+// Draws the seed and offset of dropout.
 void draw(const Tensor& query, AttentionOptions& options) {
   TORCH_CHECK(options.dropout_p >= 0 && options.dropout_p <= 1,
               "dropout probability has to be between 0 and 1, but got ", options.dropout_p);
@@ -73,7 +74,7 @@ void draw(const Tensor& query, AttentionOptions& options) {
   }
 }
 
-// Seed and offset as numbers of their own; zeros where nothing depends on them.
+// Returns seed and offset as separate tensors; zeros without dropout.
 std::tuple<Tensor, Tensor> seed_and_offset(const Tensor& query, const AttentionOptions& options) {
   const auto numbers = options.rng.value_or(at::zeros({2}, query.options().dtype(at::kLong)));
   return {numbers[0].clone(), numbers[1].clone()};
@@ -93,7 +94,7 @@ void check_has_no_debug_mask(const char* name, bool return_debug_mask) {
 
 // ---- flash attention ----------------------------------------------------------------------------
 
-// One tensor of seed and offset, and one without a use.
+// Returns one tensor of seed and offset, and an unused one.
 std::tuple<Tensor, Tensor> flash_state(const Tensor& query, const AttentionOptions& options) {
   const auto numbers = options.rng.value_or(at::zeros({2}, query.options().dtype(at::kLong)));
   return {numbers.view(at::kUInt64), at::empty({}, query.options().dtype(at::kUInt64))};
@@ -111,7 +112,8 @@ AttentionOptions flash_options(const Tensor& query, double dropout_p, bool is_ca
   return options;
 }
 
-// The pages of all sequences, one behind the other. What is no page stands for none that is read.
+// Returns the pages of all sequences, one after the other. Entries of the table that are no page
+// are clamped; their tokens are never read.
 Tensor gather_pages(const Tensor& cache, const Tensor& block_table) {
   TORCH_CHECK(cache.dim() == 4,
               "_flash_attention_forward: with block_table, key and value must be "
@@ -149,7 +151,7 @@ Packed set_lengths(const Tensor& key, const Tensor& value, const Tensor& cum_seq
   return {gather_pages(key, *block_table), gather_pages(value, *block_table)};
 }
 
-// One query of each sequence over pages, where they are.
+// Attention of one query of each sequence over pages, which are not gathered.
 std::tuple<Tensor, Tensor> flash_of_pages(const Tensor& query, const Tensor& key,
                                           const Tensor& value, const AttentionOptions& options,
                                           const Tensor& block_table) {
@@ -165,13 +167,13 @@ std::tuple<Tensor, Tensor> flash_of_pages(const Tensor& query, const Tensor& key
   return {in_layout_of(out.squeeze(2), query), lse.squeeze(2).t().contiguous()};
 }
 
-// The result and the log-sum-exp: (batch, heads, rows) or, of packed sequences, (heads, rows).
+// Returns the output and the lse: (batch, heads, rows), or (heads, rows) of packed sequences.
 std::tuple<Tensor, Tensor> flash(const Tensor& query, const Tensor& key, const Tensor& value,
                                  const MaybeTensor& cum_seq_q, const MaybeTensor& cum_seq_k,
                                  int64_t max_q, int64_t max_k, const MaybeTensor& seqused_k,
                                  const MaybeTensor& block_table, MaybeSize num_splits,
                                  AttentionOptions& options) {
-  // Which parts of the keys are summed apart may depend on the other sequences there.
+  // With split-KV, where the keys are split may depend on the other sequences of the batch.
   const bool may_split = num_splits != 1;
   if (may_split && cum_seq_q && block_table && seqused_k && max_q == 1 && options.dropout_p == 0 &&
       key.dim() == 4 && block_table->dim() == 2 && block_table->size(0) == query.size(0)) {
@@ -321,7 +323,8 @@ AttentionOptions efficient_options(const Tensor& query, const MaybeTensor& bias,
   return options;
 }
 
-// From (batch, heads, rows) to as many rows as the kernels of CUDA have; none unless `is_wanted`.
+// Pads an lse (batch, heads, rows) with infinity to as many rows as CUDA's kernels return; to none
+// unless `is_wanted`.
 Tensor padded(const Tensor& lse, bool is_wanted) {
   const auto rows = lse.size(2);
   auto sizes = lse.sizes().vec();
@@ -336,7 +339,7 @@ Tensor padded(const Tensor& lse, bool is_wanted) {
   return result;
 }
 
-// From (heads, rows of all sequences) to (sequences, heads, rows of one).
+// Converts an lse (heads, rows of all sequences) to (sequences, heads, padded rows of one).
 Tensor unpacked(const Tensor& lse, const Tensor& cu_seqlens, int64_t longest, bool is_wanted) {
   const auto sequences = cu_seqlens.numel() - 1;
   const auto rows = is_wanted ? round_up(longest, kLogSumExpPadding) : 0;
@@ -353,7 +356,7 @@ Tensor unpacked(const Tensor& lse, const Tensor& cu_seqlens, int64_t longest, bo
       .masked_fill(places.ge(ends).unsqueeze(1), std::numeric_limits<double>::infinity());
 }
 
-// The way back.
+// The inverse of unpacked().
 Tensor packed(const Tensor& lse, const Tensor& cu_seqlens, int64_t rows) {
   const auto row = at::arange(rows, cu_seqlens.options());
   const auto ends = cu_seqlens.narrow(0, 1, cu_seqlens.numel() - 1);
@@ -400,7 +403,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt> efficient_attention_f
   return {out, lse, seed, offset, options.max_seqlen_q, options.max_seqlen_k};
 }
 
-// With rows at multiples of 16 elements.
+// Returns a tensor whose rows begin at multiples of 16 elements.
 Tensor aligned_bias(const Tensor& gradient) {
   if (!gradient.defined()) {
     return gradient;
@@ -411,7 +414,7 @@ Tensor aligned_bias(const Tensor& gradient) {
   return at::empty(sizes, gradient.options()).narrow(-1, 0, columns).copy_(gradient);
 }
 
-// Next to each other in one tensor, (..., 3, heads, columns).
+// Makes the three tensors neighbours in one tensor (..., 3, heads, columns).
 void share_storage(Tensor& query, Tensor& key, Tensor& value) {
   TORCH_CHECK(query.sizes() == key.sizes() && key.sizes() == value.sizes(),
               "`shared_storage_dqdkdv` is only supported when query, key and value have the same "
@@ -497,9 +500,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> scaled_dot_product_efficient_attentio
           rows_before_heads(std::get<2>(gradients)), aligned_bias(std::get<3>(gradients))};
 }
 
-// ---- that of devices with one of their own ------------------------------------------------------
+// ---- devices with a fused attention of their own ------------------------------------------------
 
-// With dimensions of size 1 in front.
+// Returns a view with dimensions of size 1 in front.
 Tensor four_dimensional(Tensor tensor) {
   while (tensor.defined() && tensor.dim() < 4) {
     tensor = tensor.unsqueeze(0);

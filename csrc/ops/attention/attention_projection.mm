@@ -19,8 +19,8 @@ using at::Tensor;
 
 constexpr const char* kName = "transform_bias_rescale_qkv";
 
-// How many features a thread takes at once: 16 bytes, or four features, if they are there together
-// everywhere.
+// Returns how many features a thread processes at once: a vector of 16 bytes or of four features
+// where all tensors are aligned to it, else one.
 int64_t features_for(const Tensor& projected, const Tensor& bias, int64_t head_size) {
   if (metalops::a_thread_for_each_element()) {
     return 1;

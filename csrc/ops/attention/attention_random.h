@@ -1,4 +1,4 @@
-// What attention's dropout depends on.
+// The seed and offset of attention's dropout.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/randint.h>
@@ -6,8 +6,8 @@
 
 namespace metalops {
 
-// Seed and offset on the device of `like`, drawn by an operator of torch from that device's default
-// generator: so compiled programs draw at each call, and torch.vmap as its `randomness` says.
+// Returns seed and offset on the device of `like`, drawn by an operator of torch from that device's
+// default generator: compiled programs draw at each call, and torch.vmap as its `randomness` says.
 inline at::Tensor draw_attention_seed(const at::Tensor& like) {
   return at::randint(kInt32Max, {2}, like.options().dtype(at::kLong));
 }

@@ -1,5 +1,5 @@
 // Host side of kernels/attention/masked_softmax.metal: _masked_softmax and its backward function,
-// which stock MPS lacks. A mask is true where an element takes no part.
+// which stock MPS lacks. A mask is true where an element is left out.
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/empty.h>
 #include <csrc/ops/attention/masked_softmax.h>
@@ -17,10 +17,10 @@ namespace {
 using at::Tensor;
 using metalops::MaskedSoftmaxParameters;
 
-// What the mask of a call is made for; torch's numbers.
+// How a mask is broadcast to the scores; the numbers are torch's.
 enum MaskType : int64_t {
   kQueriesByKeys = 0,  // of sizes (L, L), for scores of sizes (B, heads, L, L)
-  kPadding = 1,        // of sizes (B, L), for the same
+  kPadding = 1,        // of sizes (B, L), for the same scores
   kSameSizes = 2,
 };
 
@@ -28,16 +28,16 @@ void check_is_floating(const char* name, at::ScalarType type) {
   metalops::check_metal_float(name, type);
 }
 
-// Arguments: the result, tensors of its sizes and the mask, rows last, all contiguous. types: of
-// the kernel.
+// Launches a softmax kernel. arguments: tensors of the result's sizes and the mask, with the
+// softmax's dimension last, all contiguous. types: the suffix of the kernel's name.
 template <class... Arguments>
 void launch(const metalops::KernelName& name, const metalops::KernelName& types,
             const Tensor& result, const MaskedSoftmaxParameters& parameters,
             const Arguments&... arguments) {
-  constexpr int64_t kShortest = 16;  // in a thread
+  constexpr int64_t kShortest = 16;  // elements of a thread
   constexpr int64_t kShort = 32;
   constexpr int64_t kSimdgroup = c10::metal::simdgroup_size;
-  constexpr int64_t kMostPacks = 8;  // that a thread keeps
+  constexpr int64_t kMostPacks = 8;  // of a thread, in registers
   constexpr int64_t kMostThreads = 1024;
   constexpr uint64_t kTogether = 2;  // on an H100 eight take up to a tenth longer
   if (result.numel() == 0) {
@@ -76,7 +76,7 @@ void launch(const metalops::KernelName& name, const metalops::KernelName& types,
   }
 }
 
-// The rows of a tensor, contiguous, as the last dimension.
+// Returns a tensor, contiguous, whose last dimension is `dim`.
 Tensor as_rows(const Tensor& tensor, int64_t dim) {
   return (dim + 1 >= tensor.dim() ? tensor : tensor.movedim(dim, -1)).contiguous();
 }

@@ -1,8 +1,7 @@
-// The operators of nn.TransformerEncoder's inference fast path that are made of others: matrix
-// products of stock MPS, kernels/attention/attention_projection.metal, and
-// kernels/attention/attention.metal or, where the weights are a result too,
-// kernels/attention/masked_softmax.metal. Formulas and messages are those of torch's own, without
-// nested tensors.
+// The composed operators of nn.TransformerEncoder's inference fast path: GEMMs of stock MPS,
+// kernels/attention/attention_projection.metal, and kernels/attention/attention.metal or, where the
+// weights are returned too, kernels/attention/masked_softmax.metal. Formulas and messages are those
+// of torch's own operators. There are no nested tensors.
 #include <ATen/ops/_addmm_activation.h>
 #include <ATen/ops/_softmax.h>
 #include <ATen/ops/_transform_bias_rescale_qkv.h>
@@ -40,8 +39,9 @@ Tensor project(const Tensor& query, const Tensor& key, const Tensor& value, cons
                  2);
 }
 
-// A mask of floating point is added to the scores, which is what it means everywhere else. torch's
-// CPU and CUDA operators take it for one of bool, and so get wrong what is neither 0 nor -infinity.
+// Returns the softmax of the scores. A floating-point mask is added to the scores, which is what it
+// means everywhere else. torch's CPU and CUDA operators convert it to bool, and so compute wrong
+// results unless it is 0 or -infinity.
 Tensor attention_weights(const Tensor& scores, const MaybeTensor& mask,
                          std::optional<int64_t> mask_type) {
   if (!mask.has_value()) {
@@ -65,8 +65,8 @@ bool has_sizes_of_type(const Tensor& mask, std::optional<int64_t> mask_type, con
   }
 }
 
-// Of (samples, heads, tokens, features): without a matrix of weights. What is wrong with a mask,
-// masked_softmax says.
+// Returns true if attention of (samples, heads, tokens, features) can run without the matrix of
+// weights. masked_softmax() reports errors of a mask.
 bool needs_no_weights(const Tensor& query, const MaybeTensor& mask,
                       std::optional<int64_t> mask_type) {
   constexpr int64_t kLargestHead = 256;
@@ -74,7 +74,7 @@ bool needs_no_weights(const Tensor& query, const MaybeTensor& mask,
          (!mask || has_sizes_of_type(*mask, mask_type, query));
 }
 
-// queries: scaled already.
+// Computes attention without the matrix of weights. queries are scaled already.
 Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& mask,
               std::optional<int64_t> mask_type) {
   metalops::AttentionOptions options;
@@ -84,7 +84,7 @@ Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value, const
     const auto of_weights = mask_type == 1   ? mask->unsqueeze(1).unsqueeze(1)
                             : mask_type == 0 ? mask->unsqueeze(0).unsqueeze(0)
                                              : *mask;
-    // That of bool is true for what is hidden.
+    // attention_forward() takes a bool mask that is true for the keys that are seen.
     options.attn_mask = mask->is_floating_point() ? of_weights.to(query.scalar_type())
                                                   : of_weights.to(at::kBool).logical_not();
   }
@@ -185,9 +185,9 @@ Tensor transformer_encoder_layer(const Tensor& src, int64_t embed_dim, int64_t n
 
 // ---- padding ------------------------------------------------------------------------------------
 
-// Whether no row of the mask, which is true for tokens and false for padding, has a token behind
-// padding. nn.TransformerEncoder asks this of every padding mask, also where it goes on without a
-// nested tensor because the device has none.
+// Returns true if in no row of the mask (true for tokens, false for padding) a token comes after
+// padding. nn.TransformerEncoder calls this on every padding mask, also where it then goes on
+// without a nested tensor because the device has none.
 bool mask_is_left_aligned(const Tensor& t, const Tensor& mask) {
   TORCH_CHECK(mask.scalar_type() == at::kBool, "Expected mask to be of ScalarType Bool, but got ",
               mask.scalar_type(), " instead.");
