@@ -1,5 +1,6 @@
-// Host side of kernels/linalg/cholesky.metal: the Cholesky factorisation A = U^H U of matrices of
-// any size, halved until a kernel takes them, and what is solved and inverted with it.
+// Host side of kernels/linalg/cholesky.metal: Cholesky factorisation A = U^H U of matrices of any
+// size, recursive as LAPACK's xPOTRF2 until a kernel factors a block of rows, and the solutions and
+// inverses computed from it.
 #include <ATen/TensorOperators.h>
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/_linalg_check_errors.h>
@@ -38,11 +39,11 @@ metalops::CholeskyParameters parameters_of(const Tensor& matrices, int64_t first
           static_cast<uint32_t>(rows)};
 }
 
-// matrices: (batch, n, n) of padded_rows(). So many rows from `first` on become those of the
-// factor, as far as columns go; what the rows before take from them has been subtracted. infos:
-// (batch), zero where nothing has failed.
+// Factors `rows` rows from `first` on, in place: they become rows of U, in all columns. The
+// products of the rows above have been subtracted from them. matrices: (batch, n, n) of
+// padded_rows(). infos: (batch), zero where nothing has failed so far.
 void factor(const Tensor& matrices, const Tensor& infos, int64_t first, int64_t rows) {
-  constexpr int64_t kManyMatrices = 16;  // of which a GPU works on several at a time anyway
+  constexpr int64_t kManyMatrices = 16;  // a GPU works on several of them at a time anyway
   const auto n = matrices.size(1);
   const auto own = matrices.narrow(1, first, rows);
   if (rows <= metalops::kCholeskyBlockRows) {
@@ -65,7 +66,8 @@ void factor(const Tensor& matrices, const Tensor& infos, int64_t first, int64_t 
   factor(matrices, infos, middle, rows - half);
 }
 
-// To result and infos, of the sizes of a and of its batch, and of any strides.
+// Writes the factors to `result` and the infos to `infos`, which have the sizes of `a` and of its
+// batch, and any strides.
 void factor_to(const Tensor& a, bool upper, const Tensor& result, const Tensor& infos) {
   if (a.numel() != 0 && metalops::fits_lanes(a)) {
     metalops::write_contiguous(infos, [&](const Tensor& own_infos) {
@@ -150,7 +152,7 @@ Tensor& factored_out(const Tensor& self, bool upper, Tensor& out) {
   return copied("cholesky", factored(self, upper), out);
 }
 
-// x: B, and X of L L^H X = B afterwards, of padded_rows(). lower: (batch, n, n).
+// Solves L L^H X = B in place. x: (batch, n, columns) of padded_rows(). lower: (batch, n, n).
 void solve_with_factor(const Tensor& lower, const Tensor& x) {
   metalops::solve_triangular_(lower, kLower, x);
   metalops::solve_triangular_(lower.mH(), kUpper, x);
@@ -175,7 +177,8 @@ Tensor& inverse_of_factored_out(const Tensor& self, bool upper, Tensor& out) {
   return copied("cholesky_inverse", inverse_of_factored(self, upper), out);
 }
 
-// Both have the same batch: torch broadcasts before.
+// Solves A X = B with the factor A. Both arguments have the same batch: torch broadcasts them
+// before.
 Tensor solved(const Tensor& self, const Tensor& A, bool upper) {
   check_type("cholesky_solve", A);
   const auto result = with_columns_together(self);

@@ -20,8 +20,8 @@ namespace {
 
 using at::Tensor;
 
-// a: (batch, n, n); values: (batch, n); vectors: (batch, n, n) of columns without gaps, if
-// with_vectors.
+// Computes eigenvalues and, if with_vectors, eigenvectors. a: (batch, n, n); values: (batch, n);
+// vectors: (batch, n, n) of contiguous columns.
 void find_eigenvalues(const Tensor& a, bool with_vectors, const Tensor& values,
                       const Tensor& vectors, const Tensor& infos) {
   const auto n = a.size(-1);
@@ -43,8 +43,8 @@ void find_eigenvalues(const Tensor& a, bool with_vectors, const Tensor& values,
   }
 }
 
-// The eigenvalues, and the eigenvectors if they are wanted, else an empty tensor. name: torch's
-// private one of the operator, as in its messages.
+// Returns the eigenvalues, and the eigenvectors if they are wanted, else an empty tensor. name:
+// torch's internal name of the operator, which its messages have.
 std::pair<Tensor, Tensor> results_of(const Tensor& a, bool with_vectors, const char* name) {
   const auto type = a.scalar_type();
   metalops::check_dtype(type == at::kFloat || type == at::kComplexFloat, "linalg_eig_mps", type);
@@ -69,7 +69,7 @@ std::pair<Tensor, Tensor> results_of(const Tensor& a, bool with_vectors, const c
 
 std::tuple<Tensor, Tensor> eig_of(const Tensor& self) {
   at::native::squareCheckInputs(self, "linalg.eig");
-  at::toComplexType(self.scalar_type());  // refuses integers
+  at::toComplexType(self.scalar_type());  // raises for integers
   auto [values, vectors] = results_of(self, true, "torch.linalg.eig");
   return {std::move(values), std::move(vectors)};
 }

@@ -1,4 +1,5 @@
-// Host side of kernels/linalg/eig_large.metal.
+// Host side of kernels/linalg/eig_large.metal: the Schur form of a Hessenberg matrix by the
+// multishift QR algorithm (xHSEQR), and eigenvectors by back substitution (xTREVC).
 #include <csrc/ops/linalg/eig_large.h>
 
 #include <csrc/ops/linalg/common/blocked_reduction.h>
@@ -46,7 +47,8 @@ class SchurForm {
     const auto row = reduced_.h.size(2);
     const auto options = reduced_.h.options();
     const bool is_complex = reduced_.h.is_complex();
-    // Rows of Q, of real numbers, that the vectors are sums of; and the factors.
+    // The eigenvectors are products of the eigenvectors of the Schur form (`factors`) and the rows
+    // of Q, as real matrices.
     const auto rows = metalops::real_form(reduced_.q);
     auto of_form = at::empty({batch_, is_complex ? n_ : 2 * n_, row}, options);
     substitute(of_form);
@@ -67,7 +69,8 @@ class SchurForm {
                                   transformations, p_);
   }
 
-  // The host reads after each sweep how many windows the next one has.
+  // Sweeps until all eigenvalues are found. After each sweep the host reads how many windows the
+  // next one has.
   void iterate() {
     const auto options = reduced_.h.options().dtype(at::kFloat);
     auto begin = at::zeros({kSweepInts}, infos_.options().device(at::kCPU));
@@ -83,8 +86,8 @@ class SchurForm {
                                     simdgroups * c10::metal::simdgroup_size, sweeps, arguments...,
                                     p_);
     };
-    // At most a simdgroup for each bulge. They cost the software device time, the less beside that
-    // of the products the larger the matrix.
+    // At most one simdgroup per bulge. Simdgroups cost the software device time, which matters less
+    // beside the GEMMs the larger the matrix is.
     const auto chasing = std::clamp<int64_t>(n_ / 128, 2, metalops::kMostBulges);
     while (true) {
       in_groups("schur_finish_", 1, reduced_.h, transformations, infos_);
@@ -110,7 +113,7 @@ class SchurForm {
     }
   }
 
-  // In launches of some milliseconds each.
+  // Computes the eigenvectors of the Schur form, in launches of some milliseconds each.
   void substitute(const Tensor& vectors) {
     constexpr int64_t kMostProducts = int64_t{1} << 31;
     const auto count =

@@ -17,8 +17,8 @@ namespace {
 
 using at::Tensor;
 
-// a: (batch, n, n); values: (batch, n); vectors: (batch, n, n) of columns without gaps, if
-// with_vectors.
+// Computes eigenvalues and, if with_vectors, eigenvectors. a: (batch, n, n); values: (batch, n);
+// vectors: (batch, n, n) of contiguous columns.
 void eigh(const Tensor& a, bool is_upper, bool with_vectors, const Tensor& values,
           const Tensor& vectors, const Tensor& infos) {
   const auto type = a.scalar_type();

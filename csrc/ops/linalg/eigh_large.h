@@ -5,9 +5,9 @@
 
 namespace metalops {
 
-// a: (batch, n, n), float32 or complex64, of the layout of `parameters`. values: (batch, n);
-// vectors: of (batch, n, n) columns without gaps, one after the other, if with_vectors; infos:
-// batch numbers.
+// Computes eigenvalues and, if with_vectors, eigenvectors. a: (batch, n, n), float32 or complex64,
+// with the strides in `parameters`. values: (batch, n); vectors: (batch, n, n), of contiguous
+// columns, one after the other; infos: (batch).
 void eigh_of_large(const at::Tensor& a, const SquaresParameters& parameters,
                    const at::Tensor& values, const at::Tensor& vectors, const at::Tensor& infos);
 

@@ -1,4 +1,5 @@
-// Host side of kernels/linalg/eigh_large.metal.
+// Host side of kernels/linalg/eigh_large.metal: reduction to tridiagonal form, blocked as LAPACK's
+// xHETRD, divide and conquer, and multiplication of the vectors with the reflectors (xUNMTR).
 #include <csrc/ops/linalg/eigh_large.h>
 
 #include <csrc/ops/linalg/common/blocked_reduction.h>
@@ -79,7 +80,7 @@ class Reduction {
                           static_cast<int32_t>(stride_));
   }
 
-  // To the tridiagonal matrix of diagonals_ and besides_.
+  // Reduces the matrices to tridiagonal ones: diagonals_ and, off-diagonal, besides_.
   void reduce() {
     metalops::ColumnSteps steps(matrices_, stride_, reflector_count_, 2);
     const auto panels = at::empty({batch_, kEighPanel, row_}, matrices_.options());
@@ -102,7 +103,7 @@ class Reduction {
         });
   }
 
-  // A -= V W^H + W V^H where both indices are at least `from`.
+  // A -= V W^H + W V^H, in rows and columns from `from` on (the rank-2k update of xHETRD).
   void update(const Tensor& panels, int64_t start, int64_t from) {
     const auto v = reflectors_.narrow(1, start, kEighPanel);
     metalops::subtract_product(matrices_, from, at::cat({v, panels}, 1), at::cat({panels, v}, 1));
@@ -114,7 +115,7 @@ class Reduction {
   int64_t batch_;
   int64_t n_;
   int64_t stride_;
-  int64_t row_;  // elements
+  int64_t row_;  // elements of a column, with padding
   int64_t reflector_count_;
   Tensor infos_;
   Tensor exponents_;

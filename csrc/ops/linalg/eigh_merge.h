@@ -1,18 +1,20 @@
-// Divide and conquer for eigenvalues and eigenvectors of symmetric tridiagonal matrices.
+// Divide and conquer for eigenvalues and eigenvectors of symmetric tridiagonal matrices (as
+// LAPACK's xSTEDC).
 #pragma once
 #include <ATen/core/Tensor.h>
 
 namespace metalops {
 
-// In no particular order, and among others: those of the rows with which matrices are padded have
-// an infinite value, and vectors that are zero in the first n elements. values: (batch, padded);
+// Eigenvalues and eigenvectors in no particular order, those of padding among them: these have an
+// infinite value, and vectors that are zero in the first n elements. values: (batch, padded);
 // vectors: (batch, padded, padded), one after the other.
 struct MergedEigh {
   at::Tensor values;
   at::Tensor vectors;
 };
 
-// diagonals: (batch, n); besides: the same with a zero at the end.
+// Computes the eigenvalues and, if with_vectors, the eigenvectors of tridiagonal matrices.
+// diagonals: (batch, n); besides: the off-diagonals, (batch, n) with a zero at the end.
 MergedEigh eigh_of_tridiagonal(const at::Tensor& diagonals, const at::Tensor& besides,
                                bool with_vectors);
 

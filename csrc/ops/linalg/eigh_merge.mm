@@ -1,4 +1,5 @@
-// Host side of kernels/linalg/eigh_merge.metal.
+// Host side of kernels/linalg/eigh_merge.metal: D&C from blocks of one row on, which are merged
+// level by level.
 #include <csrc/ops/linalg/eigh_merge.h>
 
 #include <csrc/ops/linalg/common/divide_and_conquer.h>
@@ -25,7 +26,8 @@ MergedEigh eigh_of_tridiagonal(const at::Tensor& diagonals, const at::Tensor& be
   const auto size = regions.columns();
   const auto edges = at::zeros({batch, size}, diagonals.options());
   edges.narrow(1, 0, n).copy_(besides);
-  // Single rows, what is between them taken out.
+  // Blocks of one row: the rank-one tears with the magnitudes of the off-diagonals are subtracted
+  // from the diagonal.
   const auto taken = at::abs(besides);
   const auto values =
       at::full({batch, size}, std::numeric_limits<float>::infinity(), diagonals.options());

@@ -1,4 +1,4 @@
-// Reduction of general matrices to Hessenberg matrices: csrc/ops/linalg/hessenberg.mm.
+// Reduction of general matrices to Hessenberg form (csrc/ops/linalg/hessenberg.mm).
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <kernels/linalg/common/squares.h>
@@ -8,17 +8,19 @@
 
 namespace metalops {
 
-// H = Q^H (D^-1 A D) Q 2^-exponent, whose elements are at most about 1. Matrices are columns of
-// packs (column_stride() of two_sided.h), with zeros behind their rows.
+// H = Q^H (D^-1 A D) Q 2^-exponent, whose elements are at most about 1. Matrices are stored by
+// columns of vectors of 16 bytes, with a leading dimension of column_stride() of
+// blocked_reduction.h and zeros behind the rows.
 struct Hessenberg {
-  int64_t stride;        // packs from column to column
+  int64_t stride;        // leading dimension, in vectors
   at::Tensor h;          // (batch, n, row), by columns
   at::Tensor q;          // likewise; undefined if it is not wanted
   at::Tensor scales;     // (batch, n) exponents of D
-  at::Tensor exponents;  // (batch)
+  at::Tensor exponents;  // (batch): of the power of two
 };
 
-// a: (batch, n, n). infos: becomes 0, or kEigNotFinite where H is of a zero matrix.
+// Reduces a: (batch, n, n). Sets infos to 0, or to kEigNotFinite where `a` is not finite and H is
+// that of a zero matrix.
 METALOPS_HIDDEN Hessenberg hessenberg_of(const at::Tensor& a, const SquaresParameters& parameters,
                                          bool with_q, const at::Tensor& infos);
 

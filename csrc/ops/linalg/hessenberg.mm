@@ -1,4 +1,5 @@
-// Host side of kernels/linalg/hessenberg.metal.
+// Host side of kernels/linalg/hessenberg.metal: balancing (the scaling of LAPACK's xGEBAL) and the
+// blocked reduction to Hessenberg form (xGEHRD).
 #include <csrc/ops/linalg/hessenberg.h>
 
 #include <csrc/ops/linalg/common/blocked_reduction.h>
@@ -123,7 +124,7 @@ class HessenbergReduction {
   int64_t batch_;
   int64_t n_;
   int64_t stride_;
-  int64_t row_;  // elements
+  int64_t row_;  // elements of a column, with padding
   int64_t reflector_count_;
   Tensor exponents_;
   Tensor matrices_;

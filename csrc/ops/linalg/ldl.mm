@@ -1,5 +1,5 @@
-// Host side of kernels/linalg/ldl.metal: the factorisation of symmetric and Hermitian indefinite
-// matrices, and solving with it.
+// Host side of kernels/linalg/ldl.metal: LDL factorisation of symmetric and Hermitian indefinite
+// matrices with Bunch-Kaufman pivoting, and solving with it.
 #include <ATen/TensorOperators.h>
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/_linalg_check_errors.h>
@@ -27,7 +27,8 @@ using at::Tensor;
 using metalops::LdlParameters;
 using metalops::SmallMatricesMode;
 
-// Of solving. Steps in numbers, or in packs of them.
+// Returns the parameters of the kernels that solve. unit: elements that strides are counted in, 1
+// or those of a vector.
 LdlParameters parameters_of(const Tensor& matrices, bool hermitian, int64_t unit = 1) {
   LdlParameters p{};
   p.row_step = matrices.stride(1) / unit;
@@ -37,17 +38,17 @@ LdlParameters parameters_of(const Tensor& matrices, bool hermitian, int64_t unit
   return p;
 }
 
-// So many columns as a GPU is done with in some milliseconds.
+// Returns how many columns a GPU factors in some milliseconds.
 int64_t columns_of_launch(int64_t n) {
-  constexpr int64_t kElements = int64_t{1} << 24;  // that a launch changes about, of each matrix
+  constexpr int64_t kElements = int64_t{1} << 24;  // of each matrix, about, that a launch updates
   return std::clamp(kElements / (n * n), int64_t{8}, n);
 }
 
-// a: (batch, n, n), of any strides, to factors.
+// Factors a, (batch, n, n) of any strides, and writes the result to `factors`.
 void factor(const Tensor& factors, const Tensor& a, const Tensor& pivots, const Tensor& infos,
             bool hermitian) {
-  constexpr int64_t kColumns = 8;  // that a thread takes at once at most
-  constexpr uint64_t kRows = 2;    // that a thread should have to itself
+  constexpr int64_t kColumns = 8;  // that a thread processes at once, at most
+  constexpr uint64_t kRows = 2;    // that a thread should process, at least
   const auto batch = a.size(0);
   const auto n = a.size(1);
   const auto apart = c10::metal::round_up(n, kColumns) + kColumns;
@@ -107,7 +108,7 @@ std::tuple<Tensor&, Tensor&, Tensor&> ldl_factor_ex_out(const Tensor& self, bool
       const auto n = a.size(1);
       const auto pivots_of_batch = own_pivots.view({-1, n});
       const auto infos_of_batch = infos.view({-1});
-      constexpr int64_t kOfColumn = 2048;  // steps of threads that find a pivot
+      constexpr int64_t kOfColumn = 2048;  // steps of the threads that search the pivot of a column
       const auto steps = columns_of_launch(n) * (kOfColumn + n * n / 8);
       metalops::in_launches(a.size(0), steps, [&](int64_t first, int64_t count) {
         const auto own = [&](const Tensor& x) { return x.narrow(0, first, count); };
@@ -127,8 +128,8 @@ std::tuple<Tensor&, Tensor&, Tensor&> ldl_factor_ex_out(const Tensor& self, bool
   return {LD, pivots, info};
 }
 
-// x: B, and X afterwards, of padded_rows(). factors: (batch, n, n), of columns side by side or
-// rows.
+// Solves A X = B in place. x: (batch, n, columns) of padded_rows(). factors: (batch, n, n), by rows
+// or by columns.
 void solve(const Tensor& factors, const Tensor& pivots, bool hermitian, const Tensor& x) {
   constexpr metalops::Triangle kLower{/*is_upper=*/false, /*is_unit=*/true};
   constexpr metalops::Triangle kUpper{/*is_upper=*/true, /*is_unit=*/true};

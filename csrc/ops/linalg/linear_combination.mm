@@ -37,7 +37,7 @@ std::vector<int64_t> output_sizes(const Tensor& input, const Tensor& coefficient
   return sizes;
 }
 
-// Adds to `output`, as on the CPU.
+// Adds to `output` instead of overwriting it, as torch's CPU operator does.
 Tensor& linear_combination_out(const Tensor& input, const Tensor& coefficients, Tensor& output) {
   metalops::check_same_device(kName, {{output, "out"}, {input, "input"}});
   check(input, coefficients);

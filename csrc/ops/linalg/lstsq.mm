@@ -1,6 +1,6 @@
-// Least squares: torch.linalg.lstsq with all four of LAPACK's drivers, by QR factorisations and the
-// singular values of their triangular factors. Made of other operators; there is no kernel of its
-// own.
+// Least squares: torch.linalg.lstsq with all four of LAPACK's drivers, by QR factorisation and,
+// where singular values are needed, the SVD of the triangular factor. It is composed of other
+// operators and has no kernel of its own.
 #include <ATen/TensorOperators.h>
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/_linalg_check_errors.h>
@@ -47,7 +47,7 @@ Driver driver_of(std::optional<std::string_view> name) {
   return Driver::kGelss;
 }
 
-// A tensor (*, m, n) or (*, k) with other batch dimensions.
+// Returns a tensor (*, m, n) or (*, k) with other batch dimensions.
 Tensor with_batch(const Tensor& tensor, at::IntArrayRef batch, int64_t ends) {
   auto sizes = batch.vec();
   const auto own = tensor.sizes().slice(tensor.dim() - ends);
@@ -55,13 +55,12 @@ Tensor with_batch(const Tensor& tensor, at::IntArrayRef batch, int64_t ends) {
   return tensor.expand(sizes);
 }
 
-// The QR factorisation of matrices with at least as many rows as columns, or of the adjoints of
-// those with fewer.
+// The QR factorisation of a matrix with at least as many rows as columns, else of its adjoint.
 struct Factors {
   bool is_tall;
   Tensor reflectors;
   Tensor taus;
-  Tensor triangle;  // (*, k, k), of A, upper, or of its adjoint, then lower
+  Tensor triangle;  // (*, k, k): R of A, upper, or the adjoint of that of A^H, lower
 
   explicit Factors(const Tensor& a) : is_tall(a.size(-2) >= a.size(-1)) {
     std::tie(reflectors, taus) = at::geqrf(is_tall ? a : a.mH());
@@ -70,10 +69,10 @@ struct Factors {
     triangle = is_tall ? upper : upper.mH();
   }
 
-  // (*, 1, 1).
+  // (*, 1, 1): true for matrices of zeros.
   Tensor is_zero() const { return triangle.eq(0).all(-1, /*keepdim=*/true).all(-2, true); }
 
-  // Q x or Q^H x, whose batch dimensions are those of x.
+  // Returns Q x or Q^H x. x has the batch dimensions of the result.
   Tensor multiply(const Tensor& x, bool is_adjoint) const {
     const auto batch = x.sizes().slice(0, x.dim() - 2);
     return at::ormqr(with_batch(reflectors, batch, 2), with_batch(taus, batch, 1), x,
@@ -81,8 +80,8 @@ struct Factors {
   }
 };
 
-// Singular value decompositions of triangles (*, k, k), with infinite divisors in the place of
-// singular values that count as zero, and NaN for triangles that are not finite.
+// Singular value decompositions of triangles (*, k, k). Where a singular value counts as zero, its
+// divisor is infinite; for triangles that are not finite both are NaN.
 struct Decomposition {
   Tensor u;
   Tensor values;
@@ -103,11 +102,12 @@ struct Decomposition {
     values = at::where(is_finite, values, nan);
   }
 
-  // By the pseudo-inverses.
+  // Multiplies with the pseudo-inverses.
   Tensor multiply(const Tensor& x) const {
     const auto along = at::matmul(u.mH(), x);
     const auto by = divisors.unsqueeze(-1);
-    // Complex numbers part by part: made complex, divisors overflow where they are small.
+    // Complex numbers are divided part by part: divisors converted to complex overflow where they
+    // are small.
     const auto divided = along.is_complex()
                              ? at::view_as_complex(at::view_as_real(along) / by.unsqueeze(-1))
                              : along / by;
@@ -115,9 +115,9 @@ struct Decomposition {
   }
 };
 
-// Whether the smallest singular value of a triangle is certainly larger than rcond times the
-// largest one: by Frobenius' norms of the triangle and its inverse, whose product is at least the
-// ratio of the two. What overflows and what is not finite is not certain.
+// Returns true if the smallest singular value of a triangle is certainly larger than rcond times
+// the largest one. The product of the Frobenius norms of the triangle and its inverse is at least
+// their ratio. Returns false where that overflows or is not finite.
 Tensor is_certainly_regular(const Tensor& triangle, bool is_upper, double rcond) {
   constexpr double kForRounding = 2.0;
   const auto scaled = triangle / triangle.abs().amax({-2, -1}, /*keepdim=*/true);
@@ -129,8 +129,8 @@ Tensor is_certainly_regular(const Tensor& triangle, bool is_upper, double rcond)
   return (norm(scaled) * norm(inverse)).lt(1.0 / (kForRounding * rcond));
 }
 
-// rows: (**, k, nrhs); is_zero: (*, 1, 1). By the inverse, which has to exist, but zero for
-// matrices of zeros.
+// Solves with the inverse, which must exist; matrices of zeros give zeros. rows: (**, k, nrhs);
+// is_zero: (*, 1, 1).
 Tensor solve_gels(const Factors& factors, const Tensor& rows, const Tensor& is_zero) {
   const auto is_zero_there = factors.triangle.diagonal(0, -2, -1).eq(0);
   const auto first = is_zero_there.to(at::kInt).argmax(-1) + 1;
@@ -142,9 +142,9 @@ Tensor solve_gels(const Factors& factors, const Tensor& rows, const Tensor& is_z
       .masked_fill(is_zero, 0);
 }
 
-// By the inverse, or for matrices that may not have their full rank, whose ranks then change, by
-// the singular values: LAPACK pivots columns instead, which finds another solution of about the
-// same norm only where a singular value is near to what counts as zero.
+// Solves with the inverse, or, for matrices that may be rank-deficient, with the SVD, and updates
+// their ranks. LAPACK's xGELSY pivots columns instead, which finds another solution of about the
+// same norm only where a singular value is close to the threshold.
 Tensor solve_gelsy(const Factors& factors, const Tensor& rows, double rcond, const Tensor& rank) {
   const auto x = at::linalg_solve_triangular(factors.triangle, rows, factors.is_tall);
   const auto& triangle = factors.triangle;
@@ -168,13 +168,13 @@ Tensor solve_gelsy(const Factors& factors, const Tensor& rows, double rcond, con
 }
 
 struct Solution {
-  Tensor x;  // (**, the larger number of rows and columns, nrhs) by columns
+  Tensor x;  // (**, max(m, n), nrhs), by columns
   Tensor residuals;
   Tensor rank;
   Tensor values;
 };
 
-// (*, rows, columns) of zeros, by columns.
+// Returns zeros of sizes (*, rows, columns), by columns.
 Tensor zeros_by_columns(const Tensor& like, int64_t rows) {
   auto sizes = like.sizes().vec();
   const auto columns = sizes.back();
@@ -183,7 +183,8 @@ Tensor zeros_by_columns(const Tensor& like, int64_t rows) {
   return at::zeros(sizes, like.options()).mT();
 }
 
-// a: (*, m, n); b: (**, m, nrhs), * broadcast to **. What a driver does not tell is left undefined.
+// Solves a, (*, m, n), for b, (**, m, nrhs), where * is broadcast to **. Results that the driver
+// does not compute stay undefined.
 Solution solve(const Tensor& a, const Tensor& b, Driver driver, double rcond) {
   const auto m = a.size(-2);
   const auto n = a.size(-1);
@@ -205,7 +206,7 @@ Solution solve(const Tensor& a, const Tensor& b, Driver driver, double rcond) {
   const auto y = factors.is_tall ? factors.multiply(b, /*is_adjoint=*/true) : b;
   const auto rows = y.narrow(-2, 0, k);
   result.residuals = y.narrow(-2, k, m - k).abs().square().sum(-2);
-  Tensor along;  // the solution, in the space of the triangle
+  Tensor along;  // what R or L is solved for
   switch (driver) {
     case Driver::kGels: {
       const auto is_zero = factors.is_zero();
@@ -251,7 +252,8 @@ void check_operands(const Tensor& a, const Tensor& b) {
               ": input.size(-2) should match other.size(", is_vector(a, b) ? "-1)" : "-2)");
 }
 
-// solution, residuals, rank, singular values; without elements what the driver does not find.
+// Returns solution, residuals, rank and singular values; those that the driver does not compute
+// have no elements.
 std::tuple<Tensor, Tensor, Tensor, Tensor> results_of(const Tensor& a, const Tensor& b,
                                                       std::optional<double> rcond,
                                                       std::optional<std::string_view> driver_name) {

@@ -1,6 +1,6 @@
-// Host side of kernels/linalg/lu.metal: LU factorisation with partial pivoting, and what is made of
-// it (solutions, inverses, determinants). Columns are halved until a kernel factors a panel of
-// them.
+// Host side of kernels/linalg/lu.metal: LU factorisation with partial pivoting, recursive in the
+// columns as LAPACK's xGETRF2 until a kernel factors a panel, and the solutions, inverses and
+// determinants computed from it.
 #include <ATen/TensorOperators.h>
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/_linalg_check_errors.h>
@@ -39,8 +39,8 @@ using at::Tensor;
 using metalops::KernelName;
 using metalops::SmallMatricesMode;
 
-// x: (batch, rows, columns) of padded_rows(). pivots: (batch, ...), of which `count` from `first`
-// on are applied.
+// Applies `count` row interchanges from `first` on (xLASWP), or undoes them if is_backward. x:
+// (batch, rows, columns) of padded_rows(). pivots: (batch, ...).
 void swap_rows(const Tensor& x, const Tensor& pivots, int64_t first, int64_t count,
                bool is_backward = false) {
   constexpr int64_t kMostThreads = 128;
@@ -62,7 +62,8 @@ void swap_rows(const Tensor& x, const Tensor& pivots, int64_t first, int64_t cou
                                 threads, x, pivots, p, metalops::kErrorBuffer);
 }
 
-// Memory for panels of some of the matrices: columns do not all fall into the same sets of a cache.
+// Returns memory for panels of some of the matrices. The leading dimension is padded, so that
+// columns do not all fall into the same sets of a cache.
 Tensor panels_of(const Tensor& matrices) {
   constexpr int64_t kMostNumbers = int64_t{1} << 23;
   constexpr int64_t kColumns{metalops::kLuPanelColumns};
@@ -72,13 +73,14 @@ Tensor panels_of(const Tensor& matrices) {
   return at::empty({std::min(count, matrices.size(0)), kColumns, apart}, matrices.options());
 }
 
-// a: (batch, rows, columns), of any strides: matrices whose rows and columns before `first` are
-// left out. To factors, which may be the same. pivots: (batch, min(rows, columns)); infos: (batch),
-// zero where no pivot was.
+// Factors panels (xGETF2) and writes them to `factors`, which may be `a`. a: (batch, rows,
+// columns), of any strides; its rows and columns before `first` are not part of the panels. pivots:
+// (batch, min(rows, columns)); infos: (batch), becomes the first step without a pivot, if zero
+// before.
 void factor_panels(const Tensor& factors, const Tensor& a, const Tensor& panels,
                    const Tensor& pivots, const Tensor& infos, int64_t first, bool is_pivoted) {
-  constexpr uint64_t kRows = 2;           // that a thread should have to itself
-  constexpr uint64_t kMostThreads = 512;  // GPUs take no more, for the registers that they need
+  constexpr uint64_t kRows = 2;           // that a thread should process, at least
+  constexpr uint64_t kMostThreads = 512;  // the registers of a GPU do not suffice for more
   metalops::LuPanelParameters p{};
   p.input = {a.stride(0), a.stride(1), a.stride(2)};
   p.output = {factors.stride(0), factors.stride(1), factors.stride(2)};
@@ -102,7 +104,7 @@ void factor_panels(const Tensor& factors, const Tensor& a, const Tensor& panels,
   }
 }
 
-// A batch of matrices in the course of their factorisation, in place.
+// A batch of matrices that is being factored in place.
 struct Factorisation {
   Tensor matrices;  // (batch, m, n) of padded_rows()
   Tensor pivots;    // (batch, min(m, n))
@@ -113,7 +115,7 @@ struct Factorisation {
   void run() const {
     const auto m = matrices.size(1);
     const auto n = matrices.size(2);
-    // Those columns that have pivots, and what is in a pack with them.
+    // The columns that have pivots, rounded up to a whole vector.
     const auto square = std::min(n, c10::metal::round_up(m, metalops::pack_of(matrices)));
     factor(0, square);
     if (square < n) {
@@ -154,8 +156,8 @@ struct Factorisation {
   }
 };
 
-// Factors matrices that are too large for launch_small_matrices(). factors has any strides; pivots
-// and infos are contiguous.
+// Factors matrices that are too large for launch_small_matrices(). factors: of any strides; pivots,
+// infos: contiguous.
 void factor_large_to(const Tensor& a, bool is_pivoted, const Tensor& factors, const Tensor& pivots,
                      const Tensor& infos) {
   const auto batch = at::native::batchCount(a);
@@ -202,7 +204,8 @@ void factor_to(const Tensor& a, bool is_pivoted, const Tensor& factors, const Te
   });
 }
 
-// A X = B or A^T X = B of a factored A, in place. x: B, and X afterwards, of padded_rows().
+// Solves A X = B or A^T X = B with the factors of A (xGETRS), in place. x: (batch, n, columns) of
+// padded_rows().
 void solve_factored(const Tensor& factors, const Tensor& pivots, bool is_transposed,
                     const Tensor& x) {
   const metalops::Triangle lower{/*is_upper=*/is_transposed, /*is_unit=*/true};
@@ -219,8 +222,8 @@ void solve_factored(const Tensor& factors, const Tensor& pivots, bool is_transpo
   }
 }
 
-// A X = B, X A = B if not `left`, or those of A's adjoint. To result, of the sizes of both
-// broadcast, and of any strides.
+// Solves A X = B, or X A = B if not `left`, with A or its adjoint. Writes X to `result`, which has
+// the broadcast sizes and any strides.
 void solve_to(const Tensor& factors, const Tensor& pivots, const Tensor& b, bool left, bool adjoint,
               const Tensor& result) {
   if (result.numel() == 0) {
@@ -244,17 +247,17 @@ void solve_to(const Tensor& factors, const Tensor& pivots, const Tensor& b, bool
   target.copy_(x.view(target.sizes()));
 }
 
-// det(A^T) and det(A) are equal. torch's derivatives of determinants expect the factors of the one
-// that is laid out by columns.
+// Returns A or, because det(A^T) = det(A), A^T, whichever torch's derivatives of determinants
+// expect the factors of: the one that is stored by columns.
 Tensor by_columns(const Tensor& a) { return a.is_contiguous() && !a.is_complex() ? a.mT() : a; }
 
-// kernel: "lu_determinant" or "lu_log_determinant". results: what it writes, dense.
+// Launches kernel "lu_determinant" or "lu_log_determinant", which writes `results`, contiguous.
 template <class... Results>
 void launch_determinants(const char* kernel, const Tensor& factors, const Tensor& pivots,
                          const Results&... results) {
   constexpr int64_t kMostOfThread = 64;
   const auto matrices = metalops::as_batch(factors);
-  // No step from matrices without elements, which have no memory, to the next.
+  // Matrices without elements have no memory: their stride must be 0.
   const metalops::LuDeterminantParameters p{
       matrices.numel() == 0 ? 0 : matrices.stride(0), matrices.stride(1) + matrices.stride(2),
       static_cast<uint32_t>(matrices.size(0)), static_cast<uint32_t>(matrices.size(1))};
@@ -392,11 +395,13 @@ std::tuple<Tensor&, Tensor&, Tensor&, Tensor&> slogdet_out(const Tensor& A, Tens
   return {sign, logabsdet, LU, pivots};
 }
 
-// The functional overloads. torch makes them of the others for operators that it has no kernel of.
+// The functional overloads. torch generates those of operators without a kernel, and calls the .out
+// overloads in them.
 Tensor none(const Tensor& like) { return at::empty({0}, like.options()); }
 Tensor no_integers(const Tensor& like) { return at::empty({0}, like.options().dtype(at::kInt)); }
 
-// torch's meta functions lay rows side by side on MPS, but fake tensors have columns side by side.
+// Gives matrices strides of columns, as fake tensors have them; torch's meta functions make rows
+// contiguous on MPS.
 void lay_out_by_columns(const Tensor& matrices) {
   const auto sizes = matrices.sizes();
   matrices.as_strided_(sizes,

@@ -1,6 +1,6 @@
-// Host side of kernels/linalg/matrix_exp.metal: the matrix exponential by scaling, a Taylor
-// polynomial in few products, and squaring (Bader, Blanes and Casas, "Computing the Matrix
-// Exponential with an Optimized Taylor Polynomial Approximation", 2019, whose numbers these are).
+// Host side of kernels/linalg/matrix_exp.metal: the matrix exponential by scaling and squaring with
+// a Taylor polynomial of few GEMMs (Bader, Blanes and Casas, "Computing the Matrix Exponential with
+// an Optimized Taylor Polynomial Approximation", 2019, whose coefficients and bounds these are).
 #include <ATen/TensorOperators.h>
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/abs.h>
@@ -27,10 +27,10 @@ namespace {
 
 using at::Tensor;
 
-// Of the identity, then of up to four terms.
+// The coefficients of the identity and of up to four terms.
 using Coefficients = std::array<float, 5>;
 
-// The polynomials, and up to which 1-norm each is exact in float32.
+// A Taylor polynomial, and the largest 1-norm for which it is exact in float32.
 struct Polynomial {
   int degree;
   double most;
@@ -38,7 +38,7 @@ struct Polynomial {
 constexpr std::array<Polynomial, 6> kPolynomials{
     {{1, 1.192e-7}, {2, 5.979e-4}, {4, 5.117e-2}, {8, 5.801e-1}, {12, 1.462}, {18, 3.010}}};
 
-// Sums of matrices (batch, n, n): (sums, batch, n, n).
+// Returns linear combinations of terms (batch, n, n): (sums, batch, n, n).
 Tensor sums_of(const std::vector<Tensor>& terms, const std::vector<Coefficients>& coefficients) {
   const auto& first = terms[0];
   const auto rows = static_cast<int64_t>(coefficients.size());
@@ -135,12 +135,12 @@ Tensor polynomial(const Tensor& a, int degree) {
   }
 }
 
-// How one matrix is computed.
+// The degree, scaling and squarings of one matrix.
 struct Plan {
   int64_t index;
   size_t polynomial;
   int squarings;
-  float scale;  // NaN where the matrix is not finite: so is the result then
+  float scale;  // 2^-squarings; NaN where the matrix is not finite: so is the result then
 };
 
 Plan plan_of(int64_t index, double norm) {
@@ -154,7 +154,8 @@ Plan plan_of(int64_t index, double norm) {
   return {index, chosen, squarings, std::ldexp(1.0f, -squarings)};
 }
 
-// In order of polynomials, those with most squarings first. The norms are read by the host.
+// Returns the plans, sorted by polynomial and then by squarings, most first. The host waits for the
+// norms.
 std::vector<Plan> plans_of(const Tensor& a) {
   const auto norms = at::amax(at::sum(at::abs(a), -2), -1).cpu();
   std::vector<Plan> plans;
@@ -173,7 +174,7 @@ Tensor on_device_of(const Tensor& like, const std::vector<Number>& numbers) {
   return at::tensor(numbers).to(like.device());
 }
 
-// Of matrices (batch, n, n) with one polynomial.
+// Computes the exponentials of matrices (batch, n, n) that use one polynomial.
 Tensor exponentials(const Tensor& a, const Plan* plans) {
   const auto* const end = plans + a.size(0);
   auto scaled = a;
@@ -197,7 +198,7 @@ Tensor exponentials(const Tensor& a, const Plan* plans) {
   return result;
 }
 
-// a: (batch, n, n), float or complex float, without gaps.
+// Computes the exponentials of a: (batch, n, n), float or complex float, contiguous.
 Tensor matrix_exp_of(const Tensor& a) {
   const auto plans = plans_of(a);
   if (plans.size() == 1) {

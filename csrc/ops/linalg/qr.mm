@@ -1,5 +1,5 @@
-// Host side of kernels/linalg/qr.metal: the QR factorisation, and products with its orthogonal
-// factor.
+// Host side of kernels/linalg/qr.metal: QR factorisation (xGEQRF), and products with Q (xORMQR,
+// xORGQR).
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -34,25 +34,26 @@ void check(const char* kernel, const char* name, const Tensor& a) {
               name, ": matrices of ", a.sizes(), " are too large for MPS");
 }
 
-// Of matrices that lie by columns without gaps.
+// Returns the transpose, (batch, n, m), of matrices that are stored by contiguous columns.
 Tensor by_columns(const Tensor& matrices) {
   return matrices.mT().view(
       {at::native::batchCount(matrices), matrices.size(-1), matrices.size(-2)});
 }
 
-// (batch, length) of the numbers that belong to each matrix.
+// Returns the elements that belong to each matrix as (batch, length), contiguous.
 Tensor beside(const Tensor& numbers) {
   int64_t batch = 1;
   for (const auto size : numbers.sizes().slice(0, numbers.dim() - 1)) batch *= size;
   return numbers.contiguous().view({batch, numbers.size(-1)});
 }
 
-// Rows that a panel in registers may have.
+// The most rows of a panel that is held in registers.
 constexpr int64_t kMostInRegisters = 128;
 
-// ---- on matrices by columns ---------------------------------------------------------------------
+// ---- matrices stored by columns -----------------------------------------------------------------
 
-// By threads or simdgroups that hold the panel, from row and column `first` on, in registers.
+// Factors a panel from row and column `first` on (xGEQR2) with kernels that hold it in registers of
+// a thread or of lanes of a simdgroup.
 void factorise_small(const Tensor& a, const Tensor& taus, int64_t first, int64_t width) {
   const auto rows = a.size(2) - first;
   const auto parameters = metalops::qr_parameters(a, taus, first, width);
@@ -67,8 +68,7 @@ void factorise_small(const Tensor& a, const Tensor& taus, int64_t first, int64_t
     int64_t rows;
     const char* name;
   };
-  // What is smaller comes first: of the first one that is large enough, most matrices share a
-  // simdgroup.
+  // Ascending: in the first size that is large enough, most matrices share a simdgroup.
   constexpr std::array<Size, 6> kSizes{{{8, 32, "_8_32"},
                                         {16, 16, "_16_16"},
                                         {16, 64, "_16_64"},
@@ -87,7 +87,7 @@ void factorise_small(const Tensor& a, const Tensor& taus, int64_t first, int64_t
 void factorise_panel(const Tensor& a, const Tensor& taus, int64_t first, int64_t width) {
   constexpr int64_t kTall = 512;
   constexpr int64_t kNarrow = 8;
-  // Products that a threadgroup may make in one launch, lest a GPU's watchdog stop it.
+  // Multiplications that a threadgroup may make in one launch, lest a GPU's watchdog stop it.
   constexpr int64_t kMostProducts = int64_t{1} << 28;
   constexpr uint64_t kThreads = 256;
   const auto rows = a.size(2) - first;
@@ -99,7 +99,7 @@ void factorise_panel(const Tensor& a, const Tensor& taus, int64_t first, int64_t
                                   a.size(0), kThreads, a, taus,
                                   metalops::qr_parameters(a, taus, first, width));
   } else {
-    // A threadgroup alone takes long for many rows.
+    // A single threadgroup takes long for many rows: the columns are halved.
     const auto half = width > kNarrow ? c10::metal::round_up<int64_t>(width / 2, 4) : width / 2;
     factorise_panel(a, taus, first, half);
     metalops::multiply_columns(metalops::reflector_block(a, taus, first, half), true,
@@ -108,7 +108,8 @@ void factorise_panel(const Tensor& a, const Tensor& taus, int64_t first, int64_t
   }
 }
 
-// Leaves R and the reflectors in a. taus: (batch, the smaller number of rows and columns).
+// Factors a, (batch, n, m) by columns, which gets R and the reflectors (xGEQRF). taus: (batch,
+// min(m, n)). blocks: receives the block reflectors, if not null.
 void factorise(const Tensor& a, const Tensor& taus, std::vector<ReflectorBlock>* blocks = nullptr) {
   const auto steps = taus.size(1);
   if (a.numel() == 0) {
@@ -137,8 +138,8 @@ void factorise(const Tensor& a, const Tensor& taus, std::vector<ReflectorBlock>*
   }
 }
 
-// Calls part(own) for so many matrices as launches take at once, of which own() are those of a
-// tensor with a's batch.
+// Calls part(own) for as many matrices as a launch may take, until all are done. own(x) is the part
+// of x, a tensor with a's batch, that belongs to these matrices.
 template <class Part>
 void for_parts(const Tensor& a, Part part) {
   const auto steps = metalops::steps_of_panel(a.size(2), a.size(1));
@@ -147,7 +148,8 @@ void for_parts(const Tensor& a, Part part) {
   });
 }
 
-// Multiplies vectors of few elements with Q or Q^H: rows of `others` if they lie by rows.
+// Multiplies vectors of few elements with Q or Q^H: the rows of `others` if by_rows, else its
+// columns.
 void multiply_small(const Tensor& others, const Tensor& a, const Tensor& taus, bool is_adjoint,
                     bool by_rows, bool is_identity) {
   const auto narrow = [](int64_t x) { return static_cast<uint32_t>(x); };
@@ -170,7 +172,8 @@ void multiply_small(const Tensor& others, const Tensor& a, const Tensor& taus, b
                            others, a, taus, parameters);
 }
 
-// The first columns of Q, as many as q has. blocks: of the reflectors, unless these are small.
+// Forms the first columns of Q, as many as q has (xORGQR). blocks: those of the reflectors; none if
+// they are small.
 void form_q(const Tensor& q, const Tensor& a, const Tensor& taus,
             const std::vector<ReflectorBlock>& blocks) {
   if (q.numel() == 0) {
@@ -183,7 +186,7 @@ void form_q(const Tensor& q, const Tensor& a, const Tensor& taus,
   q.zero_();
   q.diagonal(0, 1, 2).fill_(1);
   for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
-    // Before those columns there are only zeros in these rows.
+    // The columns before `first` are zero in these rows.
     const auto first = block->first;
     metalops::multiply_columns(
         *block, false, q.narrow(1, first, q.size(1) - first).narrow(2, first, q.size(2) - first));
@@ -223,8 +226,8 @@ std::tuple<Tensor&, Tensor&> geqrf_out(const Tensor& input, Tensor& a, Tensor& t
 
 // ---- householder_product ------------------------------------------------------------------------
 
-// Of tensors without values, for which torch has no function. (Without it, tracing runs the
-// operator on zeros, where it may do that.)
+// geqrf of tensors without values, for which torch has no meta function. (Without it, tracing runs
+// the operator on zeros, where it may.)
 std::tuple<Tensor, Tensor> geqrf_of_meta(const Tensor& input) {
   TORCH_CHECK(input.dim() >= 2, "torch.geqrf: input must have at least 2 dimensions.");
   auto sizes = input.sym_sizes().vec();

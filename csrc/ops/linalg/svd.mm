@@ -24,8 +24,8 @@ namespace {
 
 using at::Tensor;
 
-// What is found of a batch. values: (batch, k) without gaps; infos: as many numbers as matrices. u
-// and v_adjoint, of (batch, ...) columns without gaps, are written with_vectors.
+// The results of a batch. values: (batch, k), contiguous; infos: (batch). u and v_adjoint, (batch,
+// ...) of contiguous columns, are written if with_vectors.
 struct Found {
   bool with_vectors;
   Tensor u;
@@ -34,7 +34,7 @@ struct Found {
   Tensor infos;
 };
 
-// a: (batch, n, n).
+// Computes the SVD of a: (batch, n, n).
 void svd_of_squares(const Tensor& a, const Found& found) {
   const auto n = a.size(-1);
   const auto type = a.scalar_type();
@@ -49,7 +49,7 @@ void svd_of_squares(const Tensor& a, const Found& found) {
     metalops::launch_squares(classes, type, parameters, found.values, found.u, found.v_adjoint,
                              found.infos, a);
   } else {
-    // Where V lies while it is made, if not in threadgroup memory: padded columns, as in
+    // V, if it does not fit into threadgroup memory: padded columns, as in
     // kernels/linalg/svd.metal.
     const bool keeps = n > 32 && found.with_vectors;
     const auto packs = is_complex ? classes.most / 2 : classes.most / 4;
@@ -61,7 +61,7 @@ void svd_of_squares(const Tensor& a, const Found& found) {
   }
 }
 
-// The first columns of `side`, or its first rows, and those of an identity matrix behind them.
+// Returns an identity matrix of the shape of `like`, with its leading block replaced by `square`.
 Tensor extended(const Tensor& square, const Tensor& like) {
   const auto k = square.size(-1);
   auto result = at::zeros_like(like.mT(), at::MemoryFormat::Contiguous).mT();
@@ -70,7 +70,8 @@ Tensor extended(const Tensor& square, const Tensor& like) {
   return result;
 }
 
-// a: (batch, m, n), m > n. From that of R, of which U is the product of Q with the left vectors.
+// Computes the SVD of a: (batch, m, n), m > n, from that of R: U is the product of Q and the left
+// vectors.
 void svd_of_tall(const Tensor& a, const Found& found) {
   const auto n = a.size(-1);
   const auto [factors, taus] = at::geqrf(a);
@@ -84,7 +85,7 @@ void svd_of_tall(const Tensor& a, const Found& found) {
   }
 }
 
-// a: (batch, m, n), m < n. The same of the adjoint, A = R^H Q^H.
+// Computes the SVD of a: (batch, m, n), m < n, from that of R of the adjoint, A = R^H Q^H.
 void svd_of_wide(const Tensor& a, const Found& found) {
   const auto m = a.size(-2);
   const auto [factors, taus] = at::geqrf(a.mH());
@@ -144,7 +145,7 @@ std::tuple<Tensor&, Tensor&, Tensor&> svd_out(const Tensor& a, bool full_matrice
   return std::forward_as_tuple(u, values, v_adjoint);
 }
 
-// torch's own compositions, for gradients to flow through.
+// The compositions of torch itself, for gradients to flow through.
 std::tuple<Tensor, Tensor, Tensor> composed_svd(const Tensor& a, bool full_matrices,
                                                 std::optional<c10::string_view> driver) {
   return at::_linalg_svd(a, full_matrices, true, driver);

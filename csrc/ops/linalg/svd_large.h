@@ -4,10 +4,10 @@
 
 namespace metalops {
 
-// a: (batch, n, n), float32 or complex64, of any strides; n is at least 2. values: (batch, n),
-// descending. u, v_adjoint: (batch, n, n) of columns without gaps, one after the other, if
-// with_vectors. infos: batch numbers, -4 where a matrix is not finite, whose results mean nothing,
-// else 0.
+// Computes the singular values and, if with_vectors, the singular vectors. a: (batch, n, n),
+// float32 or complex64, of any strides; n is at least 2. values: (batch, n), descending. u,
+// v_adjoint: (batch, n, n) of contiguous columns, one after the other. infos: (batch), -4 where a
+// matrix is not finite, whose results are undefined, else 0.
 void svd_of_large(const at::Tensor& a, bool with_vectors, const at::Tensor& u,
                   const at::Tensor& values, const at::Tensor& v_adjoint, const at::Tensor& infos);
 

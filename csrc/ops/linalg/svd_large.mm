@@ -1,5 +1,6 @@
-// Host side of kernels/linalg/svd_large.metal. The reduction shares kernels with that of Hermitian
-// matrices, kernels/linalg/eigh_large.metal.
+// Host side of kernels/linalg/svd_large.metal: reduction to bidiagonal form, blocked as LAPACK's
+// xGEBRD, divide and conquer, and multiplication of the vectors with the reflectors. The reduction
+// shares kernels with that of Hermitian matrices, kernels/linalg/eigh_large.metal.
 #include <csrc/ops/linalg/svd_large.h>
 
 #include <csrc/ops/linalg/common/blocked_reduction.h>
@@ -78,7 +79,7 @@ class Bidiagonalisation {
   }
   int32_t size() const { return static_cast<int32_t>(n_); }
 
-  // Scaled copies of matrices and of their adjoints, by columns: (batch, n, row) each.
+  // Returns scaled copies of the matrices and of their adjoints, by columns: (batch, n, row) each.
   Sides load(const Tensor& a) const {
     auto& library = metalops::library("svd_large");
     metalops::SvdLoadParameters p{a.stride(0),
@@ -88,7 +89,7 @@ class Bidiagonalisation {
                                   size(),
                                   static_cast<int32_t>(stride_),
                                   0};
-    // Neighbouring lanes read neighbouring elements, of columns or of rows.
+    // The kernel reads lines, columns or rows, along which elements are adjacent.
     auto lines = p;
     if (lines.next_column < lines.next_row) {
       std::swap(lines.next_row, lines.next_column);
@@ -111,8 +112,8 @@ class Bidiagonalisation {
     return copies;
   }
 
-  // Sides: 0 is A's, with reflectors V and products X of the panel, 1 that of its adjoint, with U
-  // and Y.
+  // Reduces the matrices to bidiagonal ones. Side 0 is A's, with reflectors V and products X of the
+  // panel; side 1 is that of its adjoint, with U and Y.
   void reduce(const Sides& matrices) {
     const auto reflectors = sides_of(reflectors_);
     const auto taus = sides_of(taus_);
@@ -127,7 +128,7 @@ class Bidiagonalisation {
                                     steps.products, steps.overlaps, bidiagonals[side], taus[side],
                                     reflectors[1 - side], panels[1 - side], taus[1 - side], p);
     };
-    // Of the last reflector of this side.
+    // Multiplies with the last reflector of this side.
     const auto multiply = [&](int64_t side) {
       steps.multiply(matrices[1 - side], p.from, reflectors[side], panels[side],
                      2 * steps.in_panel() + side);
@@ -157,12 +158,12 @@ class Bidiagonalisation {
   int64_t batch_;
   int64_t n_;
   int64_t stride_;
-  int64_t row_;  // elements
+  int64_t row_;  // elements of a column, with padding
   Tensor infos_;
   Tensor exponents_;
   Tensor reflectors_;  // (2, batch, reflectors, row)
   Tensor taus_;
-  Tensor bidiagonals_;  // (2, batch, n): the diagonal and what is beside it
+  Tensor bidiagonals_;  // (2, batch, n): the diagonal and the superdiagonal
 };
 
 }  // namespace

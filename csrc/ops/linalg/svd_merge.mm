@@ -1,4 +1,5 @@
-// Host side of kernels/linalg/svd_merge.metal.
+// Host side of kernels/linalg/svd_merge.metal: D&C from blocks of one row on, which are merged
+// level by level.
 #include <csrc/ops/linalg/svd_merge.h>
 
 #include <csrc/ops/linalg/common/divide_and_conquer.h>

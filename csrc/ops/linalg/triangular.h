@@ -1,4 +1,4 @@
-// Solving with triangular matrices, for the operators whose factors are triangular.
+// Solving triangular systems, for the operators whose factors are triangular.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <metalops/library.h>
@@ -7,12 +7,12 @@ namespace metalops {
 
 struct Triangle {
   bool is_upper;
-  bool is_unit = false;  // its diagonal is taken for ones
+  bool is_unit = false;  // the diagonal is taken as ones
 };
 
-// op(A) X = B in place. a: (batch, n, n), of any strides, transposed or conjugate views too; only
-// its triangle is read. x: B, and X afterwards; (batch, n, columns) of padded_rows() in
-// matrix_rows.h, or a part of it from a column that begins a pack.
+// Solves op(A) X = B in place (xTRSM). a: (batch, n, n), of any strides, also a transposed or
+// conjugate view; only its triangle is read. x: (batch, n, columns) of padded_rows() in
+// matrix_rows.h, or a part of it from a column on that begins a vector.
 METALOPS_HIDDEN void solve_triangular_(const at::Tensor& a, Triangle triangle, const at::Tensor& x);
 
 }  // namespace metalops

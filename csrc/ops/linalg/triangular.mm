@@ -1,5 +1,5 @@
-// Host side of kernels/linalg/triangular.metal: solving with triangular matrices of any size,
-// halved until a kernel takes them; what lies beside the halves is a product of matrices.
+// Host side of kernels/linalg/triangular.metal: triangular systems (xTRSM) of any size, halved
+// until a kernel solves them; the off-diagonal blocks are GEMMs.
 #include <csrc/ops/linalg/triangular.h>
 
 #include <ATen/TensorOperators.h>
@@ -85,7 +85,8 @@ namespace {
 
 using at::Tensor;
 
-// A X = B, or X A = B if not `left`, with both broadcast. To result, of the sizes of B.
+// Solves A X = B, or X A = B if not `left`, and writes X to `result`, of the sizes of B. A and B
+// are broadcast.
 void solve(const Tensor& a, const Tensor& b, bool left, metalops::Triangle triangle,
            const Tensor& result) {
   if (result.numel() == 0) {
@@ -118,7 +119,7 @@ Tensor& solve_triangular_out(const Tensor& self, const Tensor& B, bool upper, bo
   TORCH_CHECK(out.scalar_type() == B.scalar_type(), kName, ": Expected out of dtype ",
               B.scalar_type(), ", but got ", out.scalar_type());
   const auto [b, a] = at::native::_linalg_broadcast_batch_dims(B, self, /*name=*/nullptr);
-  // As torch has it, columns lie side by side unless that would have cost a copy of A.
+  // As in torch, the result is stored by columns unless that would have cost a copy of A.
   if (a.mT().is_contiguous() && a.is_conj()) {
     at::native::resize_output(out, b.sizes());
   } else if (at::native::resize_output_check(out, b.sizes())) {

@@ -1,10 +1,10 @@
-// What reductions from both sides share, to tridiagonal and to bidiagonal matrices: panels of
-// kEighPanel reflectors, between which the rest of a matrix is updated by products of matrices, and
-// the product of all reflectors with the vectors of the reduced matrix. The kernels are those of
+// Blocked two-sided reductions, to tridiagonal, bidiagonal and Hessenberg form: panels of
+// kEighPanel reflectors, after each of which the rest of the matrix is updated by GEMMs, and
+// products of all reflectors with the vectors of the reduced matrix. The kernels are those of
 // kernels/linalg/eigh_large.metal.
 //
-// Products of matrices are at::bmm of real numbers: a complex row v of factors is the two rows
-// [v; i v] of pairs of real numbers, because stock MPS multiplies complex matrices badly.
+// GEMMs are at::bmm of real numbers, because stock MPS multiplies complex matrices badly: a complex
+// row v of factors becomes the two real rows [v; i v] of (real, imaginary) pairs.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/bmm.h>
@@ -24,18 +24,19 @@
 
 namespace metalops {
 
-// Packs of 16 bytes from column to column: an odd number of cache lines, so that neighbouring
-// columns do not take each other's place in a cache.
+// Returns the leading dimension of columns, in vectors of 16 bytes: an odd number of cache lines,
+// so that adjacent columns do not fall into the same sets of a cache.
 METALOPS_HIDDEN inline int64_t column_stride(int64_t n, at::ScalarType type) {
   const int64_t packs = c10::metal::ceil_div<int64_t>(n, at::isComplexType(type) ? 2 : 4);
   return c10::metal::ceil_div<int64_t>(packs, 4) / 2 * 8 + 4;
 }
 
-// The columns of matrices, reduced one by one in panels: what kernels are told of a column, and
-// where its products with a matrix and with vectors of the panel are summed up, in slices.
+// The steps of a reduction, column by column in panels: the parameters of the kernels, and memory
+// for the products of a column's reflector with a matrix and with vectors of the panel, summed in
+// slices.
 struct METALOPS_HIDDEN ColumnSteps {
-  // matrices: (batch, n, row), by columns of `stride` packs. kinds: of vectors of the panel that a
-  // reflector is multiplied with.
+  // matrices: (batch, n, row), by columns of `stride` vectors. kinds: how many kinds of panel
+  // vectors a reflector is multiplied with.
   ColumnSteps(const at::Tensor& matrices, int64_t stride, int64_t reflectors, int64_t kinds)
       : n(matrices.size(1)) {
     constexpr int64_t kFewSlices = 32;
@@ -56,7 +57,7 @@ struct METALOPS_HIDDEN ColumnSteps {
     p.kinds = static_cast<int32_t>(kinds);
   }
 
-  // Calls column() for each one, and end_panel(start, end) behind each panel but the last.
+  // Calls column() for each column, and end_panel(start, end) after each panel but the last.
   template <class Column, class EndPanel>
   void for_each(Column column, EndPanel end_panel) {
     for (int64_t start = 0; start < n; start += kEighPanel) {
@@ -76,8 +77,9 @@ struct METALOPS_HIDDEN ColumnSteps {
     }
   }
 
-  // The products of the column's reflector with matrices, from row `first` on, and with so many
-  // vectors of the panel: of panels and reflectors by turns, or of reflectors.
+  // Computes the products of the column's reflector with the matrices, from row `first` on, and
+  // with so many vectors of the panel: taken in turn from `panels` and `reflectors`, or from
+  // `reflectors` alone.
   void multiply(const at::Tensor& matrices, int64_t first, const at::Tensor& reflectors,
                 const at::Tensor& panels, int64_t vectors) {
     p.first = static_cast<int32_t>(first);
@@ -92,20 +94,20 @@ struct METALOPS_HIDDEN ColumnSteps {
   int64_t in_panel() const { return p.column - p.start; }
 
   int64_t n;
-  int64_t elements;  // of a pack
-  int64_t packs;     // of a column that have elements
-  int64_t threads;   // of the group that reduces a column
+  int64_t elements;  // of a vector
+  int64_t packs;     // vectors of a column that have elements
+  int64_t threads;   // of the threadgroup that reduces a column
   at::Tensor products;
   at::Tensor overlaps;
   EighColumnParameters p{};
 };
 
-// (batch, rows, elements) as rows of real numbers.
+// Returns rows, (batch, rows, elements), as rows of real numbers.
 METALOPS_HIDDEN inline at::Tensor with_real_parts(const at::Tensor& rows) {
   return rows.is_complex() ? at::view_as_real(rows).flatten(-2) : rows;
 }
 
-// (batch, rows, elements): of real numbers, with rows i v behind rows v of complex ones.
+// Returns rows, (batch, rows, elements), as real rows: a complex row v becomes v and i v.
 METALOPS_HIDDEN inline at::Tensor real_form(const at::Tensor& rows) {
   if (!rows.is_complex()) {
     return rows;
@@ -114,7 +116,7 @@ METALOPS_HIDDEN inline at::Tensor real_form(const at::Tensor& rows) {
   return with_real_parts(at::stack({rows, turned}, 2).flatten(1, 2));
 }
 
-// The factors of the conjugates of `rows` beside what real_form() makes: (batch, elements, rows).
+// Returns the factors for the conjugates of `rows` that match real_form(): (batch, elements, rows).
 METALOPS_HIDDEN inline at::Tensor conjugate_factors(const at::Tensor& rows) {
   if (!rows.is_complex()) {
     return rows.mT();
@@ -122,7 +124,7 @@ METALOPS_HIDDEN inline at::Tensor conjugate_factors(const at::Tensor& rows) {
   return at::view_as_real(rows.conj().resolve_conj()).permute({0, 2, 1, 3}).flatten(-2);
 }
 
-// A -= V W^H where both indices are at least `from`. matrices: (batch, n, row), by columns; v, w:
+// A -= V W^H, in rows and columns from `from` on. matrices: (batch, n, row), by columns; v, w:
 // (batch, vectors, row).
 METALOPS_HIDDEN inline void subtract_product(const at::Tensor& matrices, int64_t from,
                                              const at::Tensor& v, const at::Tensor& w) {
@@ -133,9 +135,9 @@ METALOPS_HIDDEN inline void subtract_product(const at::Tensor& matrices, int64_t
       .sub_(at::bmm(factors, real_form(v.narrow(2, from, row))));
 }
 
-// The products of rows with each other, (batch, rows, rows). In sums of short sums: a product of
-// matrices adds up one element after the other, and what is rounded the same way in all makes
-// blocks of reflectors less orthogonal.
+// Returns the products of rows with each other, (batch, rows, rows), as sums of short sums: a GEMM
+// adds one product after the other, and what is rounded the same way everywhere makes block
+// reflectors less orthogonal.
 METALOPS_HIDDEN inline at::Tensor gram(const at::Tensor& rows) {
   constexpr int64_t kShort = 16;
   const auto parts = rows.unflatten(-1, {rows.size(-1) / kShort, kShort}).transpose(1, 2);
@@ -143,9 +145,9 @@ METALOPS_HIDDEN inline at::Tensor gram(const at::Tensor& rows) {
   return at::bmm(shorts, shorts.mT()).unflatten(0, parts.sizes().slice(0, 2)).sum(1);
 }
 
-// Multiplies columns with the product of the kEighPanel reflectors from `start` on, or with its
-// adjoint. columns: (batch, columns, row); reflectors: (batch, a multiple of kEighPanel, row), of
-// which k has zeros before element k; taus: (batch, reflectors).
+// Multiplies columns with the block reflector of the kEighPanel reflectors from `start` on, or with
+// its adjoint (xLARFT, xLARFB). columns: (batch, columns, row); reflectors: (batch, a multiple of
+// kEighPanel, row), of which reflector k has zeros before element k; taus: (batch, reflectors).
 METALOPS_HIDDEN inline void multiply_with_block(const at::Tensor& columns,
                                                 const at::Tensor& reflectors,
                                                 const at::Tensor& taus, int64_t start,
@@ -167,7 +169,7 @@ METALOPS_HIDDEN inline void multiply_with_block(const at::Tensor& columns,
   part.sub_(at::bmm(at::bmm(at::bmm(part, rows.mT()), is_adjoint ? factors.mT() : factors), rows));
 }
 
-// Multiplies columns with the product of all reflectors, block by block.
+// Multiplies columns with Q, the product of all reflectors, block by block (xUNMQR).
 METALOPS_HIDDEN inline void multiply_with_reflectors(const at::Tensor& columns,
                                                      const at::Tensor& reflectors,
                                                      const at::Tensor& taus) {

@@ -1,5 +1,5 @@
-// What divide and conquer methods share: how the columns of matrices are divided into blocks, and
-// the products of the vectors of blocks.
+// Shared parts of the D&C methods: how the columns of a matrix are divided into subproblems, and
+// the products of their vectors.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/bmm.h>
@@ -15,8 +15,8 @@
 
 namespace metalops {
 
-// Of all columns of a matrix and those with which it is padded: 2^k regions of `leaf` columns each,
-// at most 32, which are halved into blocks of powers of two and what is left over.
+// The subproblems of the columns of a matrix and its padding: 2^k regions of `leaf` columns each,
+// at most 32, which are halved into blocks of a power of two, and the rest.
 struct METALOPS_HIDDEN Regions {
   explicit Regions(int64_t columns) : count(1) {
     constexpr int64_t kMostOfLeaf = 32;
@@ -28,8 +28,8 @@ struct METALOPS_HIDDEN Regions {
 
   int64_t columns() const { return leaf * count; }
 
-  // Calls merge(block, region) for the blocks that are merged next in regions of so many columns,
-  // from single columns on.
+  // Calls merge(block, region) for each level of merges, from single columns on: blocks of so many
+  // columns are merged in regions of so many columns.
   template <typename Merge>
   void for_each_level(Merge merge) const {
     for (int64_t block = 1; block < leaf; block = std::min(2 * block, leaf)) {
@@ -44,9 +44,9 @@ struct METALOPS_HIDDEN Regions {
   int64_t count;
 };
 
-// What the kernels of a merge leave for each other, numbers of columns: (batch, columns), of
-// rotations pairs, and of the vectors of blocks their first and last elements, which begin as those
-// of single columns.
+// The working memory of the kernels of a merge: scalars of columns (batch, columns), pairs of the
+// rotations, and the first and last elements of the blocks' vectors, which begin as those of single
+// columns.
 struct METALOPS_HIDDEN MergeNumbers {
   // values: (batch, columns).
   explicit MergeNumbers(const at::Tensor& values)
@@ -73,15 +73,15 @@ struct METALOPS_HIDDEN MergeNumbers {
   at::Tensor tips;
 };
 
-// The vectors of single columns' regions, of so many matrices.
+// Returns the vectors of regions of single columns, for so many matrices.
 METALOPS_HIDDEN inline at::Tensor first_vectors(const Regions& regions, int64_t matrices,
                                                 const at::TensorOptions& options) {
   return at::eye(regions.leaf, options)
       .expand({matrices * regions.count, regions.leaf, regions.leaf});
 }
 
-// The vectors of merged blocks, (matrices' regions, region, region). factors: of the same shape, by
-// rows of elements; vectors: of the blocks, or of a region already if it has more than two.
+// Returns the vectors of merged blocks, (matrices * regions, region, region). factors: of the same
+// shape, by rows; vectors: of the blocks, or of a region already if it has more than two blocks.
 METALOPS_HIDDEN inline at::Tensor multiply_blocks(const at::Tensor& factors,
                                                   const at::Tensor& vectors) {
   const auto block = vectors.size(1);

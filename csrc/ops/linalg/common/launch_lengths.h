@@ -1,5 +1,5 @@
-// How many matrices kernels take at once: on a small GPU a launch should not last much longer than
-// 50 ms, since a display waits for it (tests/exec/test_launch_lengths.py counts what kernels do).
+// How many matrices a launch takes: on a small GPU a launch should not take much longer than 50 ms,
+// since the display waits for it (tests/exec/test_launch_lengths.py counts the steps of kernels).
 #pragma once
 #include <c10/macros/Macros.h>
 #include <metalops/library.h>
@@ -9,20 +9,20 @@
 
 namespace metalops {
 
-// What a launch does with a panel of columns: for each of them the threads of a simdgroup find
-// something and wait for each other, and each row is changed.
+// Returns the steps that a panel costs: for each column, the threads of a simdgroup reduce
+// something and wait for each other, and each row is updated.
 METALOPS_HIDDEN inline int64_t steps_of_panel(int64_t rows, int64_t columns) {
   constexpr int64_t kWidest = 32;
   constexpr int64_t kOfColumn = 2048;
   return std::min(columns, kWidest) * (kOfColumn + kWidest * rows);
 }
 
-// steps: that each of the matrices takes in a launch, of all its threads.
+// Returns how many matrices a launch takes. steps: of all threads of a matrix.
 METALOPS_HIDDEN inline int64_t matrices_of_launch(int64_t steps) {
   return std::max<int64_t>((int64_t{1} << 28) / std::max<int64_t>(steps, 1), 1);
 }
 
-// Calls part(first, count) for so many matrices as a launch takes, until all are done.
+// Calls part(first, count) for as many matrices as a launch takes, until all are done.
 template <class Part>
 METALOPS_HIDDEN inline void in_launches(int64_t matrices, int64_t steps, Part part) {
   const auto most = matrices_of_launch(steps);

@@ -1,6 +1,6 @@
-// Batches of matrices that lie in rows, padded to whole packs of columns
-// (kernels/linalg/common/row_packs.h), or that kernels take as they lie
-// (kernels/linalg/common/small_matrices.h), and how kernels of linear algebra get them.
+// Batches of matrices, stored by rows that are padded to whole vectors
+// (kernels/linalg/common/row_packs.h) or, for small matrices, as they are
+// (kernels/linalg/common/small_matrices.h), and launches of kernels on them.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/native/LinearAlgebraUtils.h>
@@ -22,18 +22,18 @@
 
 namespace metalops {
 
-// Numbers of a tensor's dtype in a pack.
+// Returns how many elements of the tensor's dtype a vector holds.
 METALOPS_HIDDEN inline int64_t pack_of(const at::Tensor& tensor) {
   return int64_t{kRowPackBytes} / static_cast<int64_t>(tensor.element_size());
 }
 
-// (*, m, n) as (batch, m, n), without a copy where strides allow it.
+// Returns (*, m, n) as (batch, m, n), without a copy where the strides allow it.
 METALOPS_HIDDEN inline at::Tensor as_batch(const at::Tensor& matrices) {
   return matrices.reshape({at::native::batchCount(matrices), matrices.size(-2), matrices.size(-1)});
 }
 
-// A tensor (*, ends) broadcast to the batch dimensions of `like`, a tensor of matrices, and these
-// made one.
+// Returns a tensor (*, ends), broadcast to the batch dimensions of `like`, a tensor of matrices,
+// with these flattened to one.
 METALOPS_HIDDEN inline at::Tensor broadcast_batch(const at::Tensor& tensor, const at::Tensor& like,
                                                   at::IntArrayRef ends) {
   auto sizes = like.sizes().slice(0, like.dim() - 2).vec();
@@ -43,11 +43,11 @@ METALOPS_HIDDEN inline at::Tensor broadcast_batch(const at::Tensor& tensor, cons
   return tensor.expand(sizes).reshape(flat);
 }
 
-// A copy of matrices (*, m, n) in rows: (batch, m, n), with zeros behind each row where it is
-// padded. Rows do not all fall into the same sets of a cache, where copies that transpose would
-// take several times as long.
+// Returns a copy of matrices (*, m, n) by rows: (batch, m, n), with zeros in the padding of each
+// row. The leading dimension is padded so that rows do not all fall into the same sets of a cache,
+// which would make transposing copies several times slower.
 METALOPS_HIDDEN inline at::Tensor padded_rows(const at::Tensor& matrices) {
-  constexpr int64_t kAlike = 64;  // packs: steps of so many lead to few sets
+  constexpr int64_t kAlike = 64;  // vectors: rows so far apart share few sets
   const auto columns = matrices.size(-1);
   const auto pack = pack_of(matrices);
   const auto packs = c10::metal::ceil_div(columns, pack);
@@ -66,7 +66,7 @@ METALOPS_HIDDEN inline int64_t longest_side(const at::Tensor& matrices) {
   return std::max(matrices.size(-2), matrices.size(-1));
 }
 
-// Whether a thread takes such a matrix, or some lanes do.
+// Returns true if a matrix is small enough for one thread, or for some lanes.
 METALOPS_HIDDEN inline bool fits_thread(const at::Tensor& matrices) {
   return longest_side(matrices) <= kMostOfOneThread;
 }
@@ -74,16 +74,16 @@ METALOPS_HIDDEN inline bool fits_lanes(const at::Tensor& matrices) {
   return longest_side(matrices) <= kMostOfLanes;
 }
 
-// Of matrices (batch, m, n), or of these transposed.
+// Returns the strides of matrices (batch, m, n), or of their transposes.
 METALOPS_HIDDEN inline MatrixSteps steps_of(const at::Tensor& matrices, bool is_transposed) {
   const auto rows = is_transposed ? 2 : 1;
   return {matrices.stride(0), matrices.stride(rows), matrices.stride(3 - rows)};
 }
 
-// Launches a kernel for each small matrix of `a`: KERNEL_thread_SIZE_TYPE, of a thread each, or
-// KERNEL_rows_SIZE_TYPE, of some lanes each. Its buffers: result, others, a and parameters with
-// this mode. result: of a's sizes and any strides; others: numbers of each matrix, without gaps.
-// Where is_transposed, the kernel sees rows as columns in result and a.
+// Launches a kernel for each small matrix of `a`: KERNEL_thread_SIZE_TYPE, a thread for each, or
+// KERNEL_rows_SIZE_TYPE, some lanes for each. The buffers are result, others, a, and parameters
+// with this mode. result: of a's sizes and any strides; others: scalars of each matrix, contiguous.
+// If is_transposed, the kernel sees rows as columns in result and a.
 template <class... Others>
 METALOPS_HIDDEN inline void launch_small_matrices(const char* kernel, const at::Tensor& result,
                                                   const at::Tensor& a, SmallMatricesMode mode,
@@ -100,7 +100,7 @@ METALOPS_HIDDEN inline void launch_small_matrices(const char* kernel, const at::
     return KernelName(kernel) + kind + metal_type(a.scalar_type());
   };
   const auto batch = input.size(0);
-  // Lanes find the pivot of each row together.
+  // The lanes search the pivot of each row together.
   const auto work = size <= kMostOfOneThread ? 4 * size * size * size : steps_of_panel(size, size);
   in_launches(batch, work, [&](int64_t first, int64_t count) {
     const auto own = [&](const at::Tensor& matrices) {
@@ -124,11 +124,11 @@ METALOPS_HIDDEN inline void launch_small_matrices(const char* kernel, const at::
   }
 }
 
-// Launches KERNEL_thread_SIZE_TYPE, a thread for some columns of B beside one of the small matrices
-// each: A X = B, with the transposed and conjugated A where that is said; X and B are transposed
-// themselves if not `left`. a: (*, n, n), broadcast to the batch of b; result: of b's sizes and any
-// strides. Buffers: result, a, b, parameters with this mode, others; tensors among these have a
-// part for each matrix.
+// Launches KERNEL_thread_SIZE_TYPE, a thread for some columns of B and one small matrix A each: it
+// solves A X = B, with A transposed or conjugated if so stated; if not `left`, X and B are
+// transposed. a: (*, n, n), broadcast to the batch of b; result: of b's sizes and any strides. The
+// buffers are result, a, b, parameters with this mode, and others, of which tensors have a part for
+// each matrix.
 template <class... Others>
 METALOPS_HIDDEN inline void launch_small_systems(const char* family, const KernelName& kernel,
                                                  const at::Tensor& result, const at::Tensor& a,
@@ -138,7 +138,8 @@ METALOPS_HIDDEN inline void launch_small_systems(const char* family, const Kerne
   const auto n = a.size(-1);
   const auto matrices = broadcast_batch(a.resolve_neg(), b, {n, n});
   const auto given = as_batch(b.resolve_conj().resolve_neg());
-  // Some threads write before others read; and what they write is neither conjugated nor negated.
+  // Some threads would write before others read, and results are stored neither conjugated nor
+  // negated.
   const bool is_own =
       result.is_alias_of(a) || result.is_alias_of(b) || result.is_conj() || result.is_neg();
   const auto solutions = as_batch(is_own ? at::empty(result.sizes(), result.options()) : result);

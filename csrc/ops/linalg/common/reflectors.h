@@ -1,8 +1,8 @@
-// Products of Householder reflectors, for the factorisations that make them: in blocks
-// H1 H2 ... = 1 - V T V^H, by products of matrices.
+// Block reflectors of Householder reflectors, H1 H2 ... = 1 - V T V^H (compact WY), applied by
+// GEMMs.
 //
-// Matrices lie by columns here: a tensor of (batch, columns, rows) without gaps is the transpose of
-// what it stands for.
+// Matrices are stored by columns: a contiguous tensor of (batch, columns, rows) is the transpose of
+// the matrices that it stands for.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/bmm.h>
@@ -19,7 +19,7 @@
 
 namespace metalops {
 
-// Reflectors of a panel, by columns. v: (batch, reflectors, rows from `first` on); t: (batch,
+// The block reflector of a panel. v: (batch, reflectors, rows from `first` on); t: (batch,
 // reflectors, reflectors).
 struct ReflectorBlock {
   int64_t first;
@@ -27,7 +27,8 @@ struct ReflectorBlock {
   at::Tensor t;
 };
 
-// Of the panel of `a` that begins in row and column `first`. taus: (batch, reflectors).
+// Returns the parameters of the panel of `a` that begins in row and column `first`. taus: (batch,
+// reflectors).
 METALOPS_HIDDEN inline QrParameters qr_parameters(const at::Tensor& a, const at::Tensor& taus,
                                                   int64_t first, int64_t width) {
   const auto narrow = [](int64_t x) { return static_cast<uint32_t>(x); };
@@ -56,7 +57,7 @@ METALOPS_HIDDEN inline ReflectorBlock reflector_block(const at::Tensor& a, const
   return {first, v, t};
 }
 
-// Of all reflectors of a matrix.
+// Returns the block reflectors of all panels of a matrix.
 METALOPS_HIDDEN inline std::vector<ReflectorBlock> reflector_blocks(const at::Tensor& a,
                                                                     const at::Tensor& taus) {
   std::vector<ReflectorBlock> blocks;
@@ -67,7 +68,8 @@ METALOPS_HIDDEN inline std::vector<ReflectorBlock> reflector_blocks(const at::Te
   return blocks;
 }
 
-// Multiplies columns with H or H^H. columns: (batch, columns, rows from block.first on).
+// Multiplies columns with H or H^H (xLARFB from the left). columns: (batch, columns, rows from
+// block.first on).
 METALOPS_HIDDEN inline void multiply_columns(const ReflectorBlock& block, bool is_adjoint,
                                              const at::Tensor& columns) {
   const auto& [first, v, t] = block;
@@ -75,7 +77,8 @@ METALOPS_HIDDEN inline void multiply_columns(const ReflectorBlock& block, bool i
   columns.sub_(at::bmm(weights, v));
 }
 
-// Multiplies rows with H or H^H, from the right. rows: (batch, elements from block.first on, rows).
+// Multiplies rows with H or H^H from the right (xLARFB). rows: (batch, elements from block.first
+// on, rows).
 METALOPS_HIDDEN inline void multiply_rows(const ReflectorBlock& block, bool is_adjoint,
                                           const at::Tensor& rows) {
   const auto& [first, v, t] = block;
@@ -83,7 +86,8 @@ METALOPS_HIDDEN inline void multiply_rows(const ReflectorBlock& block, bool is_a
   rows.sub_(at::bmm(v.mH(), weights));
 }
 
-// Whether reflectors of so many elements are applied by a thread to a vector each.
+// Returns true if vectors of so many elements are few enough for a thread each to apply the
+// reflectors.
 METALOPS_HIDDEN inline bool is_small(int64_t elements) { return elements <= kQrSmall; }
 
 METALOPS_HIDDEN inline const char* small_size(int64_t size) {

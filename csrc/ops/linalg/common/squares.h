@@ -1,6 +1,6 @@
-// Launches of kernels that find values and vectors of square matrices of moderate size: those of at
-// most kMostOfThread rows are the work of a thread each, others of a simdgroup each. A kernel is
-// there for each class of sizes.
+// Launches of kernels that compute values and vectors of square matrices of moderate size, one
+// kernel for each class of sizes: a thread for each matrix of at most kMostOfThread rows, a
+// simdgroup for each larger one.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <kernels/linalg/common/squares.h>
@@ -18,16 +18,16 @@ namespace metalops {
 inline constexpr int64_t kMostOfThread = 8;
 
 struct METALOPS_HIDDEN SquareClasses {
-  const char* family;  // of kernels, and the file's name
+  const char* family;  // of kernels; the name of the .metal file
   int64_t most;        // rows of the largest class
   const char* largest;
-  int64_t work;  // what a matrix takes: so many times n^3 steps
+  int64_t work;  // steps of a matrix, in units of n^3
 
-  // Matrices of n rows that a launch takes.
+  // Returns how many matrices of n rows a launch takes.
   int64_t a_launch(int64_t n) const { return matrices_of_launch(work * n * n * n); }
 };
 
-// a: (batch, n, n).
+// Returns the parameters of a: (batch, n, n).
 METALOPS_HIDDEN inline SquaresParameters squares_of(const at::Tensor& a, bool is_upper,
                                                     bool with_vectors) {
   return {a.stride(0),
@@ -40,7 +40,7 @@ METALOPS_HIDDEN inline SquaresParameters squares_of(const at::Tensor& a, bool is
           with_vectors};
 }
 
-// Of the smallest class that takes the matrices.
+// Launches the kernel of the smallest class that fits the matrices.
 template <class... Arguments>
 METALOPS_HIDDEN inline void launch_squares(const SquareClasses& classes, at::ScalarType type,
                                            SquaresParameters p, const Arguments&... arguments) {
