@@ -1,5 +1,5 @@
 // Host side of kernels/creation/random.metal: poisson and binomial, which stock MPS lacks. A call
-// takes one place of the generator's stream for each element.
+// advances the generator's stream by one position for each element.
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>

@@ -1,5 +1,5 @@
 // Host side of kernels/creation/range.metal: logspace.out, which stock MPS lacks. The other
-// overloads end in it.
+// overloads call it.
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
 #include <csrc/ops/common/typed_kernel.h>
@@ -28,8 +28,8 @@ void set_exponents(LogspaceParameters& parameters, Complex start, Complex end, C
   set(parameters.step, step);
 }
 
-// The exponents have the result's dtype before anything is computed from them, as on the CPU, and
-// the step is a double.
+// Sets the exponents. As on the CPU, start and end are converted to the result's dtype before
+// anything is computed from them, and the step is a double.
 void set_exponents(LogspaceParameters& parameters, const c10::Scalar& start, const c10::Scalar& end,
                    at::ScalarType dtype) {
   const auto gaps = static_cast<double>(parameters.steps - 1);

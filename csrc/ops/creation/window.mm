@@ -1,5 +1,5 @@
-// Host side of kernels/creation/window.metal: kaiser_window. torch composes it of a loop over
-// elements that stock MPS lacks.
+// Host side of kernels/creation/window.metal: kaiser_window. torch composes it from an operator
+// that stock MPS lacks.
 #include <ATen/ops/empty.h>
 #include <csrc/ops/common/typed_kernel.h>
 #include <kernels/creation/window.h>

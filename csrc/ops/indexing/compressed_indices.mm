@@ -1,5 +1,5 @@
-// Host side of kernels/indexing/compressed_indices.metal: the indices of sparse matrices in COO and
-// in CSR, and what they have to satisfy.
+// Host side of kernels/indexing/compressed_indices.metal: conversion of the indices of sparse
+// matrices between COO and CSR, and their validation.
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/_convert_indices_from_coo_to_csr_meta.h>
@@ -25,7 +25,7 @@ namespace {
 using at::Tensor;
 using metalops::CompressedIndicesParameters;
 
-// Integers of 32 or 64 bits, without gaps.
+// Returns the indices as contiguous integers of 32 or 64 bits.
 Tensor indices(const char* name, const Tensor& given) {
   const auto type = given.scalar_type();
   metalops::check_dtype(
@@ -53,8 +53,9 @@ Tensor& coo_to_csr_out(const Tensor& self, int64_t size, bool out_int32, Tensor&
   return out;
 }
 
-// crow_indices: (*, rows + 1). col_indices: (*, elements). out: a row for each of the dimensions *,
-// one for the rows and one for the columns; these two the other way around with `transpose`.
+// Converts CSR indices to COO. crow_indices: (*, rows + 1); col_indices: (*, elements). out: a row
+// for each of the dimensions *, then one for the row and one for the column indices, in the other
+// order with `transpose`.
 Tensor& csr_to_coo_out(const Tensor& crow_indices, const Tensor& col_indices, bool out_int32,
                        bool transpose, Tensor& out) {
   constexpr const char* kName = "_convert_indices_from_csr_to_coo";
@@ -93,9 +94,9 @@ Tensor& csr_to_coo_out(const Tensor& crow_indices, const Tensor& col_indices, bo
   return out;
 }
 
-// What compressed (rows of CSR, columns of CSC) and plain indices have to satisfy, with the texts
-// of torch's CPU function. cdim, dim: the numbers of rows and columns, the other way around for
-// CSC. The host waits for the answer, as a check before anything is made of the indices has to.
+// Validates compressed (rows of CSR, columns of CSC) and plain indices, with the messages of
+// torch's CPU function. cdim, dim: the numbers of rows and columns for CSR, of columns and rows for
+// CSC. The host waits for the answer, since the check must precede any use of the indices.
 void validate_indices(bool is_crow, const Tensor& compressed, const Tensor& plain, int64_t cdim,
                       int64_t dim, int64_t nnz) {
   metalops::check_same_device("_validate_compressed_sparse_indices",
@@ -116,8 +117,8 @@ void validate_indices(bool is_crow, const Tensor& compressed, const Tensor& plai
               type);
   const auto begins = compressed.narrow(-1, 0, cdim);
   const auto counts = compressed.narrow(-1, 1, cdim).sub(begins);
-  // An element is the first of its row, or behind the one before it. Pointers that point nowhere
-  // are told first.
+  // An element is the first of its row, or follows the previous one. Pointers out of range are
+  // reported first.
   auto sizes = at::infer_size(compressed.sizes().slice(0, compressed.dim() - 1),
                               plain.sizes().slice(0, plain.dim() - 1));
   const auto matrices = c10::multiply_integers(sizes);

@@ -1,5 +1,5 @@
-// _functional_assert_async.msg and _make_dep_token, by which torch.export keeps assertions in
-// their order; stock MPS lacks both.
+// _functional_assert_async.msg and _make_dep_token, with which torch.export keeps assertions in
+// order; stock MPS lacks both.
 #include <ATen/ops/_assert_async.h>
 #include <ATen/ops/empty.h>
 #include <metalops/stock.h>

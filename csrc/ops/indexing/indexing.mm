@@ -1,6 +1,6 @@
 // Host side of kernels/indexing/indexing.metal: take, put_ and embedding_renorm_, which stock MPS
-// lacks. And two operators that it lacks although its own copies do all there is to do:
-// channel_shuffle and narrow_copy.out.
+// lacks; and channel_shuffle and narrow_copy.out, which it lacks too, although its own copies are
+// all that they need.
 #include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorUtils.h>
@@ -61,8 +61,8 @@ Tensor take(const Tensor& self, const Tensor& index) {
 // ---- put_ ---------------------------------------------------------------------------------------
 
 Tensor& put_(Tensor& self, const Tensor& index, const Tensor& source, bool accumulate) {
-  // Threads that write to the same place do so in no particular order; sums are rounded
-  // accordingly.
+  // Threads that write to the same element do so in no particular order, so that sums may be
+  // rounded differently.
   at::globalContext().alertNotDeterministic("put_");
   metalops::check_same_device("put_", {{self, "self"}, {index, "index"}, {source, "source"}});
   TORCH_CHECK(index.scalar_type() == at::kLong,

@@ -20,7 +20,7 @@ using at::Tensor;
 constexpr const char* kToPadded = "_jagged_to_padded_dense_forward";
 constexpr const char* kToJagged = "_padded_dense_to_jagged_forward";
 
-// The offsets of the only jagged dimension that there may be, as the kernels take them.
+// Returns the offsets of the single jagged dimension as the kernels take them.
 Tensor offsets_of(const char* name, at::TensorList offsets, const Tensor& tensor,
                   const char* argument) {
   TORCH_CHECK(offsets.size() == 1, name, "(): only a single jagged dim is supported for now");
@@ -30,7 +30,7 @@ Tensor offsets_of(const char* name, at::TensorList offsets, const Tensor& tensor
   return offsets[0].to(at::kLong).contiguous();
 }
 
-// `first` and then the sizes from dimension `from` on.
+// Returns `first`, followed by the sizes from dimension `from` on.
 at::DimVector followed_by(std::initializer_list<int64_t> first, c10::IntArrayRef sizes,
                           size_t from) {
   at::DimVector result(first);
@@ -40,8 +40,8 @@ at::DimVector followed_by(std::initializer_list<int64_t> first, c10::IntArrayRef
 
 at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("jagged"); }
 
-// The rows of `to`: those of `from` that `sources` names, or filled. All are contiguous. A thread
-// moves as many bytes as rows consist of.
+// Writes rows of `to`: the row of `from` that `sources` names, or the filling. All are contiguous.
+// A thread moves as many bytes at once as divide a row.
 void move_rows(const Tensor& to, const Tensor& from, const Tensor& sources, double filling) {
   constexpr int64_t kWidest = 16;
   if (to.numel() == 0) {
@@ -84,7 +84,8 @@ Tensor jagged_to_padded(const Tensor& values, at::TensorList offsets_list,
   return padded;
 }
 
-// Without total_L the size of the result is read from the offsets, as torch does it everywhere.
+// Without total_L the host reads the size of the result from the offsets, as torch does on every
+// device.
 Tensor padded_to_jagged(const Tensor& padded, at::TensorList offsets_list,
                         std::optional<int64_t> total_L) {
   const auto offsets = offsets_of(kToJagged, offsets_list, padded, "dense");

@@ -1,5 +1,6 @@
-// What stock MPS lacks for sparse tensors in COO: matrices of diagonals, products that stay sparse,
-// the gradient of relu. All of it is made of operators on indices and values; nothing has a kernel.
+// Operators on sparse COO tensors that stock MPS lacks: matrices of diagonals, products that stay
+// sparse, and the gradient of relu. They are composed of operators on indices and values and have
+// no kernel.
 #include <ATen/ops/_dimI_native.h>
 #include <ATen/ops/_dimV_native.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
@@ -24,14 +25,15 @@ using at::IntArrayRef;
 using at::Scalar;
 using at::Tensor;
 
-// Of values and their options, without looking at the indices.
+// Returns a sparse tensor of values and their options, without checking the indices.
 Tensor sparse(const Tensor& indices, const Tensor& values, IntArrayRef sizes,
               std::optional<bool> is_coalesced = std::nullopt) {
   return at::_sparse_coo_tensor_unsafe(indices, values, sizes, values.options().layout(at::kSparse),
                                        is_coalesced);
 }
 
-// Into an `out` of any size. It may be an argument too: nothing of it is needed any more.
+// Copies a result to an `out` of any size, which may be an argument of the call, too: its old
+// elements are not needed any more.
 Tensor& write(const Tensor& result, Tensor& out) {
   out.sparse_resize_and_clear_(result.sizes(), result.sparse_dim(), result.dense_dim());
   return out.copy_(result);
@@ -39,7 +41,8 @@ Tensor& write(const Tensor& result, Tensor& out) {
 
 // ---- matrices of diagonals ----------------------------------------------------------------------
 
-// diagonals: (d, n) or (n), offsets: (d) or one number; element j of a diagonal is in column j.
+// Returns a matrix with these diagonals. diagonals: (d, n) or (n); offsets: (d) or a scalar.
+// Element j of a diagonal is in column j.
 Tensor spdiags(const Tensor& diagonals, const Tensor& offsets, IntArrayRef shape,
                std::optional<at::Layout> layout) {
   metalops::check_same_device("_spdiags", {{diagonals, "diagonals"}, {offsets, "offsets"}});
@@ -66,7 +69,7 @@ Tensor spdiags(const Tensor& diagonals, const Tensor& offsets, IntArrayRef shape
   const auto inside = rows.ge(0).logical_and_(rows.lt(shape[0])).nonzero().t();
   const auto result = sparse(at::stack({rows.index({inside[0], inside[1]}), inside[1]}),
                              values.index({inside[0], inside[1]}), shape);
-  // torch has no compressed tensors on mps, and says so.
+  // torch has no compressed tensors on mps and raises an error here.
   return wanted == at::kSparse ? result : result.to_sparse(wanted);
 }
 
@@ -109,7 +112,7 @@ void check_out(const char* name, const Tensor& result, const Tensor& out) {
               ") must match dtype of sparse tensor (", out.scalar_type(), ")");
 }
 
-// A product without the rows that are zero because those of mat1 have no elements.
+// The rows of a product that belong to rows of mat1 with elements; all others are zero.
 struct Rows {
   Tensor indices;  // (rows), ascending
   Tensor values;   // (rows, columns of mat2)
@@ -124,7 +127,7 @@ Rows product_of_rows(const Tensor& mat1, const Tensor& mat2) {
   return {rows, at::mm(with_elements, mat2)};
 }
 
-// The result has one sparse dimension and one dense.
+// Returns a product with one sparse and one dense dimension.
 Tensor hybrid_product(const Tensor& mat1, const Tensor& mat2) {
   check_factors("hspmm", mat1, mat2);
   const auto [rows, values] = product_of_rows(mat1, mat2);
@@ -137,8 +140,8 @@ Tensor& hybrid_product_out(const Tensor& mat1, const Tensor& mat2, Tensor& out) 
   return write(hybrid_product(mat1, mat2), out);
 }
 
-// beta self + alpha mat1 mat2: the elements of self, and after them all in rows of mat1 that have
-// elements.
+// Computes beta self + alpha mat1 mat2. The result has the elements of self, followed by all
+// elements of those rows of the product that belong to rows of mat1 with elements.
 Tensor& sspaddmm_out(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta,
                      const Scalar& alpha, Tensor& out) {
   constexpr const char* kName = "sspaddmm";
@@ -147,7 +150,7 @@ Tensor& sspaddmm_out(const Tensor& self, const Tensor& mat1, const Tensor& mat2,
   check_factors(kName, mat1, mat2);
   check_out(kName, mat1, out);
   const auto columns = mat2.size(1);
-  // smm passes its empty result for `self`.
+  // smm passes its empty result as `self`.
   const bool is_empty = self.is_same(out) && beta.equal(0.0);
   if (!is_empty) {
     check_matrix(kName, self, 1);
@@ -193,7 +196,7 @@ Tensor& addmm_(Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scala
 
 // ---- the gradient of relu -----------------------------------------------------------------------
 
-// Has the elements of self.
+// Returns the gradient at the elements of self.
 Tensor relu_gradient(const Tensor& grad_output, const Tensor& self, const Scalar& threshold) {
   constexpr const char* kName = "threshold_backward";
   check_layout(kName, grad_output, "grad_output", at::kSparse);

@@ -1,4 +1,4 @@
-// What host sides of grouped products share.
+// The shared host code of grouped GEMMs.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <c10/metal/common.h>
@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-// torch's own checks and results. Without this, the header includes all operators there are.
+// torch's own checks and results. Without this macro the header includes all operators.
 #ifndef AT_PER_OPERATOR_HEADERS
 #define AT_PER_OPERATOR_HEADERS
 #include <ATen/native/GroupedMMUtils.h>
@@ -19,7 +19,7 @@
 
 namespace metalops {
 
-// Of operands with two or three dimensions each.
+// Returns the dimension that the groups divide. Operands have two or three dimensions each.
 METALOPS_HIDDEN inline Grouped grouped_dimension(const at::Tensor& self, const at::Tensor& mat2) {
   if (self.dim() == 2) {
     return mat2.dim() == 2 ? Grouped::kInner : Grouped::kRows;
@@ -27,13 +27,15 @@ METALOPS_HIDDEN inline Grouped grouped_dimension(const at::Tensor& self, const a
   return mat2.dim() == 2 ? Grouped::kColumns : Grouped::kNone;
 }
 
-// torch checks them of operands that are not both matrices; of these its products do.
+// Checks the sizes of K. torch's checks do it unless both operands are matrices; its products do it
+// for these.
 METALOPS_HIDDEN inline void check_inner_sizes(const at::Tensor& self, const at::Tensor& mat2) {
   TORCH_CHECK(self.size(-1) == mat2.size(-2), "mat1 and mat2 shapes cannot be multiplied (",
               self.size(-2), "x", self.size(-1), " and ", mat2.size(-2), "x", mat2.size(-1), ")");
 }
 
-// How many tiles there are at most, wherever the groups end. See groups::part_of_tile().
+// Returns the largest number of tiles that there can be, wherever the groups end. See
+// groups::part_of_tile().
 template <class Parameters>
 METALOPS_HIDDEN inline uint64_t tiles_of_groups(const Parameters& p, int32_t rows,
                                                 int32_t columns) {

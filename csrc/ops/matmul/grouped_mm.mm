@@ -1,5 +1,5 @@
-// Host side of kernels/matmul/grouped_mm.metal: _grouped_mm, which torch makes of a product for
-// each group after it has waited for where the groups end.
+// Host side of kernels/matmul/grouped_mm.metal: _grouped_mm, a grouped GEMM. torch runs one GEMM
+// for each group, after the host has waited for the groups' ends.
 #include <ATen/ops/empty.h>
 #include <csrc/ops/common/maybe_tensor.h>
 #include <csrc/ops/matmul/operand.h>
@@ -30,7 +30,7 @@ metalops::ProductOperands operands(const Tensor& matrices) {
              : metalops::ProductOperands{metalops::product_operand(matrices), /*step=*/0};
 }
 
-// out: with elements, which are sums of at least one product.
+// Launches the GEMM. Neither out nor K is empty.
 void multiply(const Tensor& out, const Tensor& self, const Tensor& mat2, const MaybeTensor& offs) {
   const auto a = operands(self);
   const auto b = operands(mat2.transpose(-2, -1));

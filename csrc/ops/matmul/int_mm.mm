@@ -15,7 +15,7 @@ namespace {
 
 using at::Tensor;
 
-// In messages, which are those of torch's CPU operator.
+// The operator's name in messages, which are those of torch's CPU operator.
 constexpr const char* kName = "int_mm_out_cpu";
 
 void check_int_mm(const Tensor& self, const Tensor& mat2, const Tensor& result) {
@@ -42,7 +42,7 @@ void check_int_mm(const Tensor& self, const Tensor& mat2, const Tensor& result) 
   at::assert_no_overlap(result, mat2);
 }
 
-// A kernel and the rows that its threadgroup makes.
+// A kernel, and the rows of its threadgroup's tile.
 struct Tile {
   const char* kernel;
   int rows;
@@ -53,7 +53,8 @@ Tile tile_for(int64_t rows) {
                       : Tile{"int_mm_large", 128};
 }
 
-// result: without gaps. uint8 is int8 and 128 more, of which each column adds up the same.
+// Computes the GEMM. result: contiguous. uint8 is converted to int8 by subtracting 128, and 128
+// times the sum of each column of mat2 is added again.
 void multiply(const Tensor& result, const Tensor& self, const Tensor& mat2) {
   const bool is_unsigned = self.scalar_type() == at::kByte;
   const auto a =

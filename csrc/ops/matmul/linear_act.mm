@@ -1,4 +1,5 @@
-// Host side of kernels/matmul/linear_act.metal: a linear layer and its activation in one kernel.
+// Host side of kernels/matmul/linear_act.metal: a linear layer and its activation in one kernel (a
+// GEMM with a fused epilogue).
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
@@ -50,7 +51,7 @@ metalops::Library& kernels() { return metalops::library("linear_act"); }
 
 // ---- arguments ----------------------------------------------------------------------------------
 
-// is_gated: whether the activation of the first half of the features is a gate of the second half.
+// is_gated: the activation of the first half of the features is a gate of the second half.
 struct Activation {
   LinearActivation kind;
   bool is_gated;
@@ -105,7 +106,7 @@ void check(const Tensor& x, const Tensor& weight, const MaybeTensor& bias, Activ
 
 // ---- products -----------------------------------------------------------------------------------
 
-// Which kernel multiplies, and how much of the result a threadgroup of it has.
+// The kernel that multiplies, and the size of its threadgroup's tile of the result.
 struct Way {
   metalops::Library& kernels;
   const char* name;
@@ -121,8 +122,8 @@ Way way_of(const ProductOperand& left, const ProductOperand& right) {
   return left.lines <= 32 ? Way{products, "_small_", 16, 64} : Way{products, "_large_", 64, 64};
 }
 
-// result = activation(left right^T + bias); before: what the activation is applied to, if it is
-// wanted. Both without gaps.
+// Computes result = activation(left right^T + bias). before: receives the input of the activation,
+// if present. Both are contiguous.
 void multiply(const Tensor& result, const Tensor& left, const Tensor& right,
               const MaybeTensor& bias, Activation activation, const MaybeTensor& before) {
   const auto a = metalops::product_operand(left);
@@ -151,7 +152,7 @@ void multiply(const Tensor& result, const Tensor& left, const Tensor& right,
 
 Tensor as_matrix(const Tensor& x) { return x.reshape({-1, x.size(-1)}); }
 
-// x without its last dimension, whose rows are counted where that has no elements.
+// Returns x as a matrix, (rows, features), also where it has no features.
 Tensor rows_of(const Tensor& x) {
   return x.size(-1) == 0 ? x.reshape({c10::multiply_integers(x.sizes().slice(0, x.dim() - 1)), 0})
                          : as_matrix(x);
@@ -207,7 +208,7 @@ Tensor& linear_act_out(const Tensor& x, const Tensor& weight, const MaybeTensor&
   return out;
 }
 
-// Also what the activation is applied to, which its gradient needs.
+// Returns the result and the input of the activation, which the gradient needs.
 std::tuple<Tensor, Tensor> linear_act_with_input(const Tensor& x, const Tensor& weight,
                                                  const MaybeTensor& bias, std::string_view name) {
   const auto activation = parse(name);
@@ -218,7 +219,8 @@ std::tuple<Tensor, Tensor> linear_act_with_input(const Tensor& x, const Tensor& 
   return {result, before};
 }
 
-// The gradient of what the activation is applied to. saved: that, or, for ReLU, the result.
+// Returns the gradient with respect to the input of the activation. saved: that input, or, for
+// ReLU, the result.
 Tensor activation_backward(const Tensor& grad_output, const Tensor& saved, Activation activation) {
   const auto grad = grad_output.contiguous();
   const auto before = saved.contiguous();
@@ -255,8 +257,8 @@ Tensor product(const Tensor& left, const Tensor& right) {
   return result;
 }
 
-// The gradients of x, weight and bias, as far as output_mask wants them. saved: see
-// activation_backward(); not for "none". bias: what second derivatives need.
+// Returns the gradients of x, weight and bias, as far as output_mask asks for them. saved: see
+// activation_backward(); absent for "none". bias: only second derivatives need it.
 Gradients linear_act_backward(const Tensor& grad_output, const Tensor& x, const Tensor& weight,
                               const MaybeTensor& bias, const MaybeTensor& saved,
                               std::string_view name, std::array<bool, 3> output_mask) {
@@ -292,8 +294,8 @@ bool has_tangent(std::initializer_list<const Tensor*> tensors) {
   });
 }
 
-// Whether transforms of torch.func, which have no autograd functions of C++, differentiate or batch
-// the call.
+// Returns true if transforms of torch.func, which do not support autograd functions written in C++,
+// differentiate or batch the call.
 bool is_transformed(std::initializer_list<const Tensor*> tensors) {
   constexpr c10::DispatchKeySet kTransforms(
       {c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::FuncTorchBatched});
@@ -302,7 +304,7 @@ bool is_transformed(std::initializer_list<const Tensor*> tensors) {
   });
 }
 
-// An activation's value and derivative in differentiable operators of ATen.
+// Returns an activation's value and derivative, computed with differentiable operators of ATen.
 WithDerivative activated(const Tensor& x, LinearActivation activation) {
   switch (activation) {
     case LinearActivation::kRelu:
@@ -341,7 +343,7 @@ Gradients backward_formula(const Tensor& grad_output, const Tensor& x, const Ten
                            std::array<bool, 3> output_mask) {
   const auto activation = parse(name);
   auto grad = grad_output.to(at::kFloat);
-  // Without an activation it is not computed: who wants sums of columns alone has no weight.
+  // Not computed without an activation: callers that need column sums only pass no weight.
   const auto before =
       activation.kind == LinearActivation::kNone ? Tensor() : linear_formula(x, weight, bias);
   if (activation.is_gated) {
@@ -432,7 +434,7 @@ Tensor linear_act_autograd(const Tensor& x, const Tensor& weight, const MaybeTen
   return op.call(x, weight, bias, name);
 }
 
-// As torch's autocast has its linear layers.
+// Casts the arguments as torch's autocast does for linear layers.
 template <at::DeviceType Device>
 Tensor linear_act_autocast(const Tensor& x, const Tensor& weight, const MaybeTensor& bias,
                            std::string_view name) {

@@ -1,5 +1,6 @@
-// Host side of kernels/matmul/mm_dtype.metal: mm, bmm, addmm and baddbmm of halves with out_dtype,
-// which stock MPS lacks: results in float32 are not rounded on their way.
+// Host side of kernels/matmul/mm_dtype.metal: mm, bmm, addmm and baddbmm of half-precision operands
+// with out_dtype, which stock MPS lacks. float32 results are not rounded to half precision on the
+// way.
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
@@ -26,7 +27,7 @@ using at::Scalar;
 using at::ScalarType;
 using at::Tensor;
 
-// What is added to a product.
+// The addend of a product.
 struct Added {
   const Tensor& tensor;
   const Scalar& beta;
@@ -46,8 +47,8 @@ void check_dtypes(const char* name, const Tensor& left, const Tensor& right, Sca
               "out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs");
 }
 
-// result: float32 without gaps. left: (B, M, K); right: (B, K, N); neither the result nor the inner
-// dimension is empty.
+// Computes the GEMMs. result: float32, contiguous. left: (B, M, K); right: (B, K, N). Neither the
+// result nor K is empty.
 void multiply(const char* name, const Tensor& result, const Tensor& left, const Tensor& right,
               const std::optional<Added>& added) {
   const auto a = metalops::product_operands(left);
@@ -82,7 +83,7 @@ void multiply(const char* name, const Tensor& result, const Tensor& left, const 
       groups, /*size=*/128, result, a.first.tensor, b.first.tensor, addend, parameters);
 }
 
-// out: of the sizes of the product.
+// Writes the product to `out`, which has its sizes.
 void run(const char* name, Tensor& out, const Tensor& left, const Tensor& right,
          const std::optional<Added>& added) {
   at::assert_no_internal_overlap(out);

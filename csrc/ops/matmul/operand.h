@@ -1,4 +1,4 @@
-// What host sides of matrix products share: how kernels find the lines of a matrix.
+// Operands of GEMM kernels: how kernels find the elements of a matrix, and the sizes they support.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
@@ -9,7 +9,9 @@
 
 namespace metalops {
 
-// A matrix as kernels read it. tensor: what it is in; see matmul::Dense of kernels/common/matmul.h.
+// A matrix as GEMM kernels read it: `lines` rows of A, or columns of B, of `inner` elements along
+// K. stride: the leading dimension. tensor: its memory; see matmul::Dense of
+// kernels/common/matmul.h.
 struct METALOPS_HIDDEN ProductOperand {
   at::Tensor tensor;
   int64_t lines;
@@ -18,7 +20,8 @@ struct METALOPS_HIDDEN ProductOperand {
   bool is_transposed;
 };
 
-// matrix: lines by elements of the inner dimension. Copied unless one of the two has no gaps.
+// Returns the operand of a matrix (lines, K). It is copied unless one of the two dimensions is
+// contiguous.
 METALOPS_HIDDEN inline ProductOperand product_operand(const at::Tensor& matrix) {
   const auto lines = matrix.size(0);
   const auto inner = matrix.size(1);
@@ -35,7 +38,7 @@ METALOPS_HIDDEN inline ProductOperand product_operand(const at::Tensor& matrix) 
   return {matrix.contiguous(), lines, inner, inner, false};
 }
 
-// Matrices, at least one, that kernels find by one stride from each to the next.
+// A batch of at least one matrix, with one stride between them.
 struct METALOPS_HIDDEN ProductOperands {
   ProductOperand first;
   int64_t step;
@@ -50,7 +53,8 @@ METALOPS_HIDDEN inline ProductOperands product_operands(const at::Tensor& matric
   return {product_operand(dense[0]), dense.stride(0)};
 }
 
-// A size as kernels of products count. name: of the operator; what: the argument and its dimension.
+// Returns a size as GEMM kernels count it. name: of the operator; what: names the argument and its
+// dimension in the error.
 METALOPS_HIDDEN inline int32_t product_size(const char* name, int64_t size, const char* what) {
   return checked_int32(size, kLargestTiledSize, name, ": ", what, " of size");
 }

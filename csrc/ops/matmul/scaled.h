@@ -1,4 +1,4 @@
-// What host sides of products with scales share.
+// The shared host code of GEMMs with scaled operands (FP8, MXFP4/8, NVFP4).
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <c10/metal/common.h>
@@ -34,7 +34,7 @@ METALOPS_HIDDEN inline NarrowFormat format_of(const at::Tensor& tensor) {
   }
 }
 
-// What kernels store of a type; none for those that are cast to.
+// Returns the kernels' name of a result's dtype; nothing for dtypes that the kernels do not store.
 METALOPS_HIDDEN inline std::optional<ScaledResult> result_of(at::ScalarType type) {
   switch (type) {
     case at::kFloat:
@@ -56,7 +56,7 @@ METALOPS_HIDDEN inline std::optional<ScaledResult> result_of(at::ScalarType type
   }
 }
 
-// The kinds of kernels: see kernels/matmul/scaled_operands.h.
+// The kinds of kernels, by the dtype of block scales; see kernels/matmul/scaled_operands.h.
 enum class Kind { kWhole, kFloat, kE8m0, kE4m3 };
 
 METALOPS_HIDDEN inline const char* name_of(Kind kind) {

@@ -1,6 +1,7 @@
 // Host side of kernels/matmul/scaled_grouped_mm.metal: _scaled_grouped_mm and
-// _scaled_grouped_mm_v2, which are CUDA's alone in torch. Checks are those of torch's CUDA
-// operators but for layouts, of which all are taken, and for sizes that its tensor cores ask for.
+// _scaled_grouped_mm_v2, which torch has for CUDA only. The checks are those of torch's CUDA
+// operators, except that all layouts are accepted, as are sizes that its tensor cores do not
+// support.
 #include <ATen/BlasBackend.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
@@ -48,7 +49,7 @@ struct Call {
   Tensor mat2;
   MaybeTensor offs;
   Grouped grouped;
-  int64_t inner;  // in numbers, of which a byte may hold two
+  int64_t inner;  // in elements, of which a byte may hold two
   int64_t groups;
 };
 
@@ -86,8 +87,8 @@ ScalarType checked_result(std::optional<ScalarType> type) {
 
 // ---- scales -------------------------------------------------------------------------------------
 
-// Of an operand. blocks: of blocks of its lines, whose matrices' are `step` apart; whole: of lines
-// or groups, from one to the next `line_step` and `group_step`.
+// The scales of an operand. blocks: the block scales of its lines, `step` apart from matrix to
+// matrix; whole: the scales of lines or groups, with strides `line_step` and `group_step`.
 struct OperandScales {
   Tensor blocks;
   ScalePlaces places{};
@@ -100,10 +101,10 @@ struct OperandScales {
 struct Operand {
   const Tensor& matrix;
   int64_t lines;
-  int argument;  // its number in messages
+  int argument;  // number of the argument in messages
 };
 
-// One for each line, in each group if the inner dimension is what is divided.
+// One scale for each line, and in each group if the groups divide K.
 OperandScales row_wise(const Call& call, const Operand& of, const Tensor& scale) {
   const auto number = of.argument;
   if (of.matrix.dim() == 2) {
@@ -122,7 +123,7 @@ OperandScales row_wise(const Call& call, const Operand& of, const Tensor& scale)
     TORCH_CHECK(scale.size(1) == of.lines,
                 "scale must have the same first dimension as mat for arg ", number);
   }
-  // Of a divided dimension, a group's lines follow those of the one before.
+  // If the groups divide a dimension, the lines of a group follow those of the previous one.
   const bool is_divided = of.matrix.dim() == 2 && call.grouped != Grouped::kInner;
   return {.whole = scale.contiguous(),
           .line_step = 1,
@@ -176,7 +177,7 @@ Tensor bytes_of(const Tensor& matrix) {
   return bytes.dim() == 3 ? bytes : bytes.unsqueeze(0);
 }
 
-// (matrices * rows, K)
+// Returns the dequantised left operand, (matrices * rows, K).
 Tensor decoded(const Call& call, Kind kind, const OperandScales& scales, const Tensor& ends) {
   const auto bytes = bytes_of(call.self);
   const auto lines = bytes.size(0) * bytes.size(1);
@@ -200,7 +201,7 @@ Tensor decoded(const Call& call, Kind kind, const OperandScales& scales, const T
   return result;
 }
 
-// out: with elements, which are sums of at least one product.
+// Launches the GEMM. Neither out nor K is empty.
 void multiply(const Tensor& out, const Call& call, Kind kind, const OperandScales& of_self,
               const OperandScales& of_mat2) {
   const auto ends = call.offs ? call.offs->contiguous() : out;

@@ -42,7 +42,7 @@ constexpr const char* kName = "_scaled_mm";
 
 // ---- scales -------------------------------------------------------------------------------------
 
-// The scales of an operand. blocks: those of blocks; whole: one for all lines, or one for each.
+// The scales of an operand. blocks: block scales; whole: one scale for all lines, or one for each.
 struct OperandScales {
   Tensor blocks;
   ScalePlaces places;
@@ -55,7 +55,7 @@ struct Scaling {
   OperandScales b;
 };
 
-// An operand as a matrix of lines along the inner dimension, which counts numbers, not bytes.
+// An operand as a matrix of lines along K. inner: counts elements, not bytes.
 struct Lines {
   Tensor bytes;
   int64_t lines;
@@ -70,7 +70,8 @@ Lines lines_of(const Tensor& matrix) {
 
 OperandScales whole_scales(const Tensor& scale) { return {{}, {}, scale.reshape({-1})}; }
 
-// Of blocks of `block` of a line; in the order of torchao's to_blocked(), or line by line.
+// Returns the scales of blocks of `block` elements along K, in the order of torchao's to_blocked()
+// (swizzled), or line by line.
 OperandScales line_scales(const Tensor& scale, int64_t lines, int64_t inner, int32_t block,
                           bool is_swizzled, const char* name) {
   const auto across = blocks_of(inner, block);
@@ -84,12 +85,12 @@ OperandScales line_scales(const Tensor& scale, int64_t lines, int64_t inner, int
       {}};
 }
 
-// Where its last element is.
+// Returns the offset of the last element.
 int64_t last_of(const Tensor& scale) {
   return (scale.size(0) - 1) * scale.stride(0) + (scale.size(1) - 1) * scale.stride(1);
 }
 
-// Of blocks of 128 of a line: (lines, blocks).
+// Returns the scales of blocks of 128 elements along K: (lines, blocks).
 OperandScales scales_1x128(const Tensor& scale, int64_t lines, int64_t inner, const char* name) {
   const auto across = blocks_of(inner, 128);
   TORCH_CHECK_VALUE(scale.dim() == 2 && scale.size(0) == lines && scale.size(1) == across, name,
@@ -97,8 +98,8 @@ OperandScales scales_1x128(const Tensor& scale, int64_t lines, int64_t inner, co
   return {scale, {scale.stride(0), scale.stride(1), 1, 128, 0, false, 0, last_of(scale)}, {}};
 }
 
-// Of blocks of 128 x 128: (blocks of the inner dimension, rounded up to fours or not, blocks of
-// lines).
+// Returns the scales of blocks of 128 x 128: (blocks along K, rounded up to a multiple of four or
+// not, blocks of lines).
 OperandScales scales_128x128(const Tensor& scale, int64_t lines, int64_t inner, const char* name) {
   const auto down = blocks_of(lines, 128);
   const auto across = blocks_of(inner, 128);
@@ -111,13 +112,13 @@ OperandScales scales_128x128(const Tensor& scale, int64_t lines, int64_t inner, 
 
 // ---- recipes ------------------------------------------------------------------------------------
 
-// What the call says of an operand.
+// An operand with its scales, as the call states them.
 struct Given {
   const Tensor& matrix;
   std::vector<Tensor> scales;
   Recipe recipe;
   std::vector<SwizzleType> swizzles;
-  const char* name;  // of its scales
+  const char* name;  // name of its scales
 
   bool has(std::initializer_list<ScalingType> expected,
            std::initializer_list<ScalarType> types) const {
@@ -153,7 +154,7 @@ struct Given {
       ", scale_b.size()=", b.scales[0].sizes(), " and scale_b.stride()=", b.scales[0].strides());
 }
 
-// b.matrix: (K, N).
+// Returns how the operands are scaled. b.matrix: (K, N).
 Scaling scaling_of(const Given& a, const Given& b) {
   const bool are_fp8 = is_fp8(a.matrix) && is_fp8(b.matrix);
   const bool are_fp4 = is_fp4(a.matrix) && is_fp4(b.matrix);
@@ -214,7 +215,7 @@ Scaling scaling_of(const Given& a, const Given& b) {
 
 // ---- products -----------------------------------------------------------------------------------
 
-// left: what a kernel reads in the place of one line by line codes and scales.
+// Returns the dequantised left operand, which a GEMM kernel reads instead of codes and scales.
 Tensor decoded(const Lines& left, const Scaling& scaling) {
   const auto type = scaling.kind == Kind::kFloat  ? at::kFloat
                     : scaling.kind == Kind::kE8m0 ? at::kBFloat16
@@ -231,7 +232,7 @@ Tensor decoded(const Lines& left, const Scaling& scaling) {
   return result;
 }
 
-// result: without gaps.
+// Launches the GEMM. result: contiguous.
 void multiply(const Tensor& result, ScaledResult type, const Tensor& self, const Tensor& mat2,
               const Scaling& scaling, const MaybeTensor& bias, const MaybeTensor& scale_result) {
   const auto left = lines_of(self);
@@ -328,7 +329,7 @@ void check_devices(const Tensor& self, const Tensor& mat2, at::TensorList scale_
 
 // ---- _scaled_mm ---------------------------------------------------------------------------------
 
-// What the shapes and dtypes of an operand's scales say.
+// The recipe that the shapes and dtypes of an operand's scales imply.
 struct Deduced {
   ScalingType recipe;
   bool is_swizzled;
@@ -392,7 +393,7 @@ Tensor& scaled_mm_out(const Tensor& self, const Tensor& mat2, const Tensor& scal
   if (of_b.is_swizzled) {
     b.swizzles = {SwizzleType::SWIZZLE_32_4_4};
   }
-  // One row may be the only block of rows, and the first block of 128 the only one.
+  // A single row may be the only block of rows, and a first block of 128 the only one.
   const auto is_block = [](const Deduced& one) {
     return one.recipe == ScalingType::BlockWise1x128 || one.recipe == ScalingType::BlockWise128x128;
   };
@@ -402,7 +403,7 @@ Tensor& scaled_mm_out(const Tensor& self, const Tensor& mat2, const Tensor& scal
   if (b.recipe[0] == ScalingType::RowWise && is_block(of_a) && blocks_of(inner, 128) == 1) {
     b.recipe = {ScalingType::BlockWise1x128};
   }
-  // Kernels want lines first, and blocks of both the inner dimension first.
+  // Kernels take scales with lines first, but blocks of 128 x 128 with those along K first.
   if (b.recipe[0] == ScalingType::BlockWise1x128) {
     b.scales[0] = scale_b.t();
   }

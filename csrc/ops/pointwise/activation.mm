@@ -30,7 +30,7 @@ void softcap(TensorIteratorBase& iter, Scalars scalars) {
 }
 
 TORCH_LIBRARY_FRAGMENT(metalops, m) {
-  // Backward functions first: the definition of an operator looks for its own.
+  // Backward functions are defined first: the definition of an operator looks them up.
   define_backward(
       m, "metalops::gelu_new_backward(Tensor grad_output, Tensor self) -> Tensor",
       {.launch = [](TensorIteratorBase& iter,

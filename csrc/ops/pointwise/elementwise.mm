@@ -1,6 +1,6 @@
 // Host side of kernels/pointwise/elementwise.metal: heaviside, logit_ and frexp, which stock MPS
-// lacks (it has logit and logit.out), and conj_physical_, which torch makes of a kernel of other
-// devices.
+// lacks (it has logit and logit.out), and conj_physical_, for which torch calls a kernel that other
+// devices have.
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/conj_physical.h>
 #include <ATen/ops/heaviside_meta.h>

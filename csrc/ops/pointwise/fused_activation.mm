@@ -1,6 +1,6 @@
-// Activations fused with what comes before them, which stock MPS lacks: _add_relu (the kernels of
-// kernels/pointwise/fused_activation.metal) and _addmm_activation (stock MPS operators, one after
-// the other).
+// Activations fused with the operator before them, which stock MPS lacks: _add_relu
+// (kernels/pointwise/fused_activation.metal) and _addmm_activation (two stock MPS operators in
+// sequence).
 #include <ATen/ScalarOps.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/addmm.h>

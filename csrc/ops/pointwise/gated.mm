@@ -1,5 +1,5 @@
 // Host side of kernels/pointwise/gated.metal: gated linear units of two inputs, or of the two
-// halves of one.
+// halves of one input.
 #include <ATen/TensorIterator.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/clamp.h>
@@ -36,7 +36,7 @@ using Scalars = c10::ArrayRef<c10::Scalar>;
 
 metalops::Library& kernels() { return metalops::library("gated"); }
 
-// Whether the iterator walks matrices of one floating-point type whose rows have no gaps.
+// Returns true if all operands are 2-D, of one floating dtype, with contiguous rows.
 bool has_rows(const TensorIteratorBase& iter) {
   if (iter.ndim() != 2 || iter.numel() == 0 || !iter.can_use_32bit_indexing()) {
     return false;
@@ -72,8 +72,8 @@ void launch_gate(TensorIteratorBase& iter, const char* name, Scalars scalars) {
 
 using Gradients = std::vector<at::Tensor>;
 
-// A gate's kernels; the operators of two inputs and those of one halved input share them. formula:
-// the gradients of a and b in operators of ATen.
+// The kernels of a gate, shared by the operators of two inputs and of one halved input. formula:
+// the gradients of a and b as operators of ATen.
 struct Gate {
   Launch forward;
   Launch backward;
@@ -113,7 +113,7 @@ const Gate kGeluTanh{
       return Gradients{grad * b * derivative, grad * value};
     }};
 
-// The gradients of passing(a) b, where passing(a) is a where `passes` and 0 elsewhere.
+// Returns the gradients of passing(a) b, where passing(a) is a where `passes`, else 0.
 Gradients passing_gradients(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b,
                             const at::Tensor& passes) {
   return {at::where(passes, grad * b, 0), at::where(passes, grad * a, 0)};
@@ -160,7 +160,8 @@ auto formula(const Gate& gate) {
       [gate](at::TensorList x, Scalars scalars) { return gate.formula(x[0], x[1], x[2], scalars); };
 }
 
-// scalar: the declaration of a scalar argument, ", float threshold=0.0", or nothing.
+// Defines the operators of two inputs. scalar: the declaration of a scalar argument, ", float
+// threshold=0.0", or nothing.
 void define_two_inputs(torch::Library& m, const std::string& name, const Gate& gate,
                        const std::string& scalar = "") {
   const auto backward = name + "_backward";

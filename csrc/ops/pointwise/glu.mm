@@ -1,5 +1,5 @@
 // Host side of kernels/pointwise/glu.metal: glu_jvp and glu_backward_jvp, which stock MPS lacks,
-// and with them forward-mode differentiation of glu and of its gradient.
+// and thereby forward-mode differentiation of glu and of its gradient.
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/empty.h>
 #include <kernels/pointwise/glu.h>
@@ -20,7 +20,8 @@ using metalops::NamedTensor;
 
 at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("glu"); }
 
-// halves: tensors of the result's sizes; wholes: tensors of x's, the first of them x.
+// Checks the arguments. halves: tensors of the result's sizes; wholes: tensors of x's sizes, the
+// first of them x.
 void check(const char* name, std::initializer_list<NamedTensor> halves,
            std::initializer_list<NamedTensor> wholes, int64_t dim) {
   const auto& x = wholes.begin()->tensor;
@@ -44,7 +45,7 @@ void check(const char* name, std::initializer_list<NamedTensor> halves,
   }
 }
 
-// x: contiguous.
+// Launches a kernel. x: contiguous.
 template <class... Arguments>
 void launch(const char* name, const Tensor& x, int64_t dim, const Arguments&... arguments) {
   const metalops::GluParameters parameters{x.size(dim) / 2 * x.stride(dim)};

@@ -9,8 +9,8 @@
 
 namespace {
 
-// The dtype in which the kernels deliver: they make float of integers, whatever torch's default
-// dtype is.
+// Returns the dtype of the kernels' results: they compute float for integers, whatever torch's
+// default dtype is.
 at::ScalarType natural_dtype(const at::TensorIteratorBase& iter) {
   const bool integers = at::isIntegralType(iter.dtype(1), /*includeBool=*/true) &&
                         at::isIntegralType(iter.dtype(2), /*includeBool=*/true);

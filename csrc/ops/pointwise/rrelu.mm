@@ -1,6 +1,6 @@
 // Host side of kernels/pointwise/rrelu.metal: rrelu_with_noise, which stock MPS lacks, and its
 // backward function, which torch composes of other operators. torch.nn.functional.rrelu and its
-// variants end in these.
+// variants call these.
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/native/Resize.h>
@@ -79,7 +79,7 @@ at::Tensor& rrelu_with_noise_(at::Tensor& self, at::Tensor& noise, const Scalar&
   return rrelu_with_noise_out(self, noise, lower, upper, training, std::move(generator), self);
 }
 
-// self: the forward operator's input, or its result if is_result.
+// self: the input of the forward operator, or its result if is_result.
 at::Tensor rrelu_with_noise_backward(const at::Tensor& grad_output, const at::Tensor& self,
                                      const at::Tensor& noise, const Scalar& lower,
                                      const Scalar& upper, bool training, bool is_result) {

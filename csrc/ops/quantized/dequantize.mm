@@ -1,5 +1,5 @@
-// dequantize of tensors that are not quantised, the only ones that there are on mps: as on the CPU,
-// which thereby takes the same code as for quantised ones.
+// dequantize of tensors that are not quantised, the only ones on mps, as on the CPU: the same code
+// then works for quantised and for other tensors.
 #include <ATen/core/Tensor.h>
 #include <metalops/stock.h>
 

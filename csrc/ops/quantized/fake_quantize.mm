@@ -1,6 +1,6 @@
 // Host side of kernels/quantized/fake_quantize.metal: the operators of quantisation-aware training,
-// which stock MPS lacks. None of them waits for the device: scales, zero points and switches are
-// read there.
+// which stock MPS lacks. None of them waits for the device: the kernels read scales, zero points
+// and switches there.
 #include <ATen/ops/empty_like.h>
 #include <csrc/ops/common/typed_kernel.h>
 #include <kernels/quantized/fake_quantize.h>
@@ -33,8 +33,8 @@ void check_range(int64_t quant_min, int64_t quant_max) {
   TORCH_CHECK(quant_min <= quant_max, "`quant_min` should be less than or equal to `quant_max`.");
 }
 
-// dense: a tensor without gaps. axis: the dimension of channels; none if there is one scale for
-// all.
+// Returns the parameters of a tensor without gaps, whatever its order of dimensions. axis: the
+// dimension of channels; nothing if there is one scale for all elements.
 FakeQuantizeParameters parameters_of(const Tensor& dense, std::optional<int64_t> axis,
                                      int64_t quant_min, int64_t quant_max) {
   FakeQuantizeParameters parameters{};
@@ -47,7 +47,8 @@ FakeQuantizeParameters parameters_of(const Tensor& dense, std::optional<int64_t>
   return parameters;
 }
 
-// read: the tensors of elements that the kernel reads. What it writes is new.
+// Launches a kernel. read: the tensors of elements that the kernel reads; those that it writes are
+// new.
 template <class... Arguments>
 void launch(const metalops::KernelName& name, const metalops::KernelName& type,
             const FakeQuantizeParameters& parameters, std::initializer_list<Tensor> read,
@@ -65,7 +66,8 @@ void launch(const metalops::KernelName& name, const metalops::KernelName& type,
   }
 }
 
-// scale, zero_point, fake_quant_on: tensors of float, float and int, or numbers of these types.
+// Returns the fake-quantised tensor and its mask. scale, zero_point, fake_quant_on: tensors of
+// float, float and int, or numbers of these types.
 template <class Scale, class ZeroPoint, class Switch>
 std::tuple<Tensor, Tensor> quantized(const Tensor& self, const Scale& scale,
                                      const ZeroPoint& zero_point, const Switch& fake_quant_on,
@@ -84,7 +86,7 @@ std::tuple<Tensor, Tensor> quantized(const Tensor& self, const Scale& scale,
   return {output, mask};
 }
 
-// Has the device raise an error if a zero point is out of the range, or NaN.
+// Makes the device raise an error if a zero point is NaN or out of range.
 void check_zero_points(const Tensor& zero_point, int64_t quant_min, int64_t quant_max,
                        ZeroPointRounding rounding) {
   auto parameters = parameters_of(zero_point, std::nullopt, quant_min, quant_max);
@@ -197,8 +199,7 @@ Tensor learnable_per_channel(const Tensor& self, const Tensor& scale, const Tens
 
 // ---- gradients of learned scales and zero points ------------------------------------------------
 
-// bfloat16 is computed in float, and gives float gradients. The names are those in torch's
-// messages.
+// bfloat16 is computed in float and has float gradients. The names are those in torch's messages.
 struct LearnableOperands {
   Tensor dY_;
   Tensor X_;
@@ -222,7 +223,7 @@ struct LearnableOperands {
   }
 };
 
-// The gradients of the input, and those of scale and zero point element by element.
+// Returns the gradients of the input, and of scale and zero point for each element.
 std::tuple<Tensor, Tensor, Tensor> learnable_gradients(
     const Tensor& grad_output, const Tensor& input, const Tensor& scale, const Tensor& zero_point,
     std::optional<int64_t> axis, int64_t quant_min, int64_t quant_max, ZeroPointRounding rounding,
@@ -280,7 +281,7 @@ std::tuple<Tensor, Tensor, Tensor> learnable_per_channel_backward(
           one_dimension ? by_zero_point : of_channels(by_zero_point)};
 }
 
-// ---- observing, choosing scales and zero points, fake quantisation, in one ----------------------
+// ---- fused observers: observing, choosing scales and zero points, fake quantisation -------------
 
 void check_observed(const Tensor& tensor, const char* name, int64_t channels, at::ScalarType type) {
   TORCH_CHECK(tensor.scalar_type() == type, "expected scalar type ", type, " but found ",

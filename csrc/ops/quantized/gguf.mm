@@ -1,4 +1,4 @@
-// Host side of kernels/quantized/gguf.metal: weights of GGUF files.
+// Host side of kernels/quantized/gguf.metal: weights of GGUF files (ggml's block formats).
 #include <ATen/ops/empty.h>
 #include <csrc/ops/common/int32.h>
 #include <csrc/ops/common/maybe_tensor.h>
@@ -26,7 +26,7 @@ using metalops::MaybeTensor;
 
 metalops::Library& gguf_kernels() { return metalops::library("gguf"); }
 
-// The bytes of a block; 0 for types that there are not.
+// Returns the bytes of a block, 0 for unknown types.
 int64_t gguf_block_bytes(GgufType type) {
   switch (type) {
     case GgufType::kQ4_0:
@@ -86,7 +86,7 @@ GgufLayout gguf_layout(const char* name, const Tensor& data, int64_t number) {
           .type = type};
 }
 
-// data: (..., bytes); with indices, (rows, bytes), of which it gives those.
+// Dequantises data, (..., bytes); with indices, the rows of (rows, bytes) that they name.
 Tensor gguf_dequantize(const Tensor& data, const MaybeTensor& indices, int64_t type,
                        at::ScalarType dtype) {
   constexpr const char* kName = "gguf_dequantize";
@@ -115,7 +115,7 @@ Tensor gguf_dequantize(const Tensor& data, const MaybeTensor& indices, int64_t t
   return result;
 }
 
-// Which kernel multiplies, and how much of the result a threadgroup of it has.
+// The kernel that multiplies, and the size of its threadgroup's tile of the result.
 struct GgufWay {
   metalops::Library& kernels;
   KernelName name;
@@ -123,7 +123,7 @@ struct GgufWay {
   int64_t columns;
 };
 
-// What kernels call the types that they know when they are compiled; of the others an empty name.
+// Returns the kernels' name of a type that is known at compile time, else an empty name.
 const char* gguf_type_name(GgufType type) {
   switch (type) {
     case GgufType::kQ4_0:
@@ -164,13 +164,13 @@ GgufWay gguf_way(GgufProduct& p) {
   return {gguf_kernels(), name + type, rows, 4 / p.splits * columns};
 }
 
-// Bytes from which whole words are read, from where they begin.
+// Returns bytes, contiguous, whose rows kernels can load as whole words.
 Tensor ready_for_words(const Tensor& data) {
   const auto result = data.contiguous();
   return result.storage_offset() % 16 == 0 ? result : result.clone();
 }
 
-// x: (M, K). data: (N, bytes). Returns (M, N).
+// Returns x W^T, (M, N). x: (M, K). data: the rows of W, (N, bytes).
 Tensor gguf_linear(const Tensor& x, const Tensor& data, const MaybeTensor& bias, int64_t type) {
   constexpr const char* kName = "gguf_linear";
   metalops::check_metal_float(kName, x.scalar_type());

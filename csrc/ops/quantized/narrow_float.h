@@ -1,14 +1,14 @@
-// Floating-point numbers of 8 bits, of which torch's MPS operators know no more than the bytes.
+// 8-bit floating-point dtypes, of which torch's MPS operators know the bytes only.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <metalops/library.h>
 
 namespace metalops {
 
-// The four float8 types and float8_e8m0fnu.
+// Returns true for the four float8 types and float8_e8m0fnu.
 METALOPS_HIDDEN inline bool is_narrow_float(at::ScalarType type) { return at::isFloat8Type(type); }
 
-// What kernels call such a type: its struct of kernels/common/number_formats.h.
+// Returns the kernels' name of such a dtype: its struct of kernels/common/number_formats.h.
 METALOPS_HIDDEN inline const char* narrow_type(at::ScalarType type) {
   switch (type) {
     case at::kFloat8_e4m3fn:

@@ -1,6 +1,6 @@
-// Host side of kernels/quantized/narrow_float.metal: what tensors of 8-bit floats need of operators
-// that move elements. Stock MPS refuses them; here they are cast by our kernels and otherwise moved
-// as bytes, by stock's.
+// Host side of kernels/quantized/narrow_float.metal: operators that move elements, for tensors of
+// 8-bit floats. Stock MPS refuses these. Here our kernels cast them, and stock's kernels move their
+// bytes.
 #include <ATen/TensorIterator.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
@@ -74,7 +74,7 @@ void decode(const Tensor& self, const Tensor& source) {
                metalops::metal_type(self.scalar_type()));
 }
 
-// Between two types on the device, by way of float as on the CPU.
+// Casts between two dtypes on the device, via float as on the CPU.
 void cast(const Tensor& self, const Tensor& source) {
   auto from = source;
   if (is_narrow(source)) {
@@ -97,7 +97,7 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   if (!is_narrow(self) && !is_narrow(source)) {
     stock_copies().copy(self, source, non_blocking);
   } else if (self.is_same(source)) {
-    // It has what it is to have.
+    // Nothing to copy.
   } else if (self.scalar_type() == source.scalar_type()) {
     stock_copies().copy(bytes_of(self), bytes_of(source), non_blocking);
   } else if (!source.is_mps()) {
@@ -112,7 +112,7 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
 
 // ---- fills and numbers --------------------------------------------------------------------------
 
-// The CPU's code of a number, with its errors.
+// Returns the code that the CPU gives a number, with the CPU's errors.
 at::Scalar code_of(const at::Scalar& number, ScalarType type) {
   return bytes_of(at::empty({}, at::device(at::kCPU).dtype(type)).fill_(number)).item();
 }
@@ -166,13 +166,14 @@ const StockComparisons& stock_comparisons() {
 
 Tensor widened(const Tensor& tensor) { return is_narrow(tensor) ? tensor.to(at::kFloat) : tensor; }
 
-// As which numbers two tensors are compared; raises what torch says of types that do not mix.
+// Returns the tensor in the dtype in which it is compared with the other; raises torch's error for
+// dtypes that do not mix.
 Tensor comparable(const Tensor& self, const Tensor& other) {
   return is_narrow(self) || is_narrow(other) ? widened(self.to(at::result_type(self, other)))
                                              : self;
 }
 
-// The number is rounded to the tensor's type.
+// Returns the number, rounded to the tensor's dtype.
 at::Scalar comparable(const at::Scalar& number, const Tensor& self) {
   return is_narrow(self)
              ? at::empty({}, at::device(at::kCPU).dtype(self.dtype())).fill_(number).item()
@@ -235,8 +236,8 @@ void replace_comparison(metalops::AtenKernels& m, const std::string& name) {
 
 // ---- operators that move elements ---------------------------------------------------------------
 
-// A stock operator that moves elements, for 8-bit floats called with their bytes. All
-// floating-point arguments then have one dtype but for numbers; other calls are left to stock.
+// A stock operator that moves elements, called with the bytes of 8-bit floats. All floating-point
+// arguments then have one dtype, except numbers; other calls go to stock.
 class OnBytes final : public c10::OperatorKernel {
  public:
   explicit OnBytes(const c10::OperatorHandle& handle)
@@ -270,14 +271,15 @@ class OnBytes final : public c10::OperatorKernel {
       result = result.toTensor().view(*type);
       return;
     }
-    if (out->sizes() != written->sizes()) {  // the storage is that of both
+    if (out->sizes() != written->sizes()) {  // both have one storage
       out->resize_(written->sizes());
     }
     result = *out;
   }
 
  private:
-  // Of the 8-bit floats among the arguments, if there are some and no other data.
+  // Returns the common dtype of the 8-bit floats among the arguments; nothing if there are none, or
+  // data of other dtypes.
   static std::optional<ScalarType> common_type(c10::ArrayRef<c10::IValue> arguments) {
     std::optional<ScalarType> type;
     bool is_mixed = false;

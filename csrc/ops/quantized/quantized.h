@@ -1,4 +1,4 @@
-// What the operators on quantised weights have in common on the host.
+// The shared host code of the operators on quantised weights.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <kernels/quantized/quantized.h>
@@ -9,23 +9,24 @@
 
 namespace metalops {
 
-// Quantised weights as kernels read them: without gaps, and how they are laid out. codes: (...,
-// lines, bytes).
+// Quantised weights as kernels read them, contiguous, and their layout. codes: (..., rows, bytes).
 struct METALOPS_HIDDEN QuantizedWeights {
   at::Tensor codes;
   at::Tensor scales;
-  at::Tensor biases;        // scales where there are none
-  at::Tensor global_scale;  // scales where there is none
+  at::Tensor biases;        // scales where absent
+  at::Tensor global_scale;  // scales where absent
   PackedLayout layout;
 };
 
-// The layout of `lines` times `inner` codes. ValueError for what no mode has.
+// Returns the layout of `lines` rows of `inner` codes. Raises ValueError for combinations that no
+// mode has.
 METALOPS_HIDDEN PackedLayout packed_layout(const char* name, int64_t lines, int64_t inner,
                                            int64_t bits, int64_t group_size, std::string_view mode);
 
 METALOPS_HIDDEN at::ScalarType scale_type(const PackedLayout& layout, at::ScalarType element);
 
-// ValueError for wrong shapes and dtypes. element: what the weights are multiplied in.
+// Checks and returns quantised weights; raises ValueError for wrong shapes and dtypes. element: the
+// dtype of the product.
 METALOPS_HIDDEN QuantizedWeights quantized_weights(const char* name, const at::Tensor& packed,
                                                    const at::Tensor& scales,
                                                    const std::optional<at::Tensor>& biases,

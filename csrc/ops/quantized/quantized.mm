@@ -1,4 +1,4 @@
-// Host side of kernels/quantized/quantized.metal: packing weights and unpacking them.
+// Host side of kernels/quantized/quantized.metal: quantising and dequantising weights.
 #include <ATen/ops/empty.h>
 #include <csrc/ops/common/int32.h>
 #include <csrc/ops/common/maybe_tensor.h>
@@ -47,7 +47,7 @@ QuantizedMode mode_of(const char* name, std::string_view mode) {
   return *found;
 }
 
-// What threads of one group take: eight codes each.
+// Returns the number of threads that process all groups, eight codes each.
 uint64_t threads_of_groups(const PackedLayout& layout, int64_t matrices) {
   const auto lanes = std::min<int64_t>((int64_t{1} << layout.group_shift) / 8, 32);
   return static_cast<uint64_t>(matrices * layout.matrix_scales * lanes);
@@ -60,7 +60,7 @@ PackedLayout metalops::packed_layout(const char* name, int64_t lines, int64_t in
   const auto [_, format, scale] = mode_of(name, mode);
   TORCH_CHECK_VALUE(bits >= 1 && bits <= 8, name, ": bits must be between 1 and 8, but are ", bits);
   if (format == CodeFormat::kSigned8) {
-    group_size = int64_t{1} << 30;  // all of a line
+    group_size = int64_t{1} << 30;  // the whole row
   }
   TORCH_CHECK_VALUE(
       group_size >= 16 && group_size <= (int64_t{1} << 30) && (group_size & (group_size - 1)) == 0,
@@ -127,7 +127,7 @@ QuantizedWeights metalops::quantized_weights(const char* name, const Tensor& pac
   const auto codes = packed.contiguous();
   constexpr int64_t kWidest = 16;  // bytes of a vector load
   const auto together = std::min(kWidest, 4 * bits & -(4 * bits));
-  // Kernels count the bytes of eight lines in 32 bits.
+  // Kernels count the bytes of eight rows in 32 bits.
   layout.is_aligned = layout.line_bytes % together == 0 && codes.storage_offset() % together == 0 &&
                       layout.line_bytes < metalops::kInt32Max / 4;
   layout.has_global = global_scale.has_value();
@@ -138,7 +138,7 @@ QuantizedWeights metalops::quantized_weights(const char* name, const Tensor& pac
 
 namespace {
 
-// weight: (..., K).
+// Quantises weight, (..., K).
 std::tuple<Tensor, Tensor, Tensor> quantize(const Tensor& weight, const MaybeTensor& global_scale,
                                             int64_t bits, int64_t group_size,
                                             std::string_view mode) {
@@ -170,7 +170,8 @@ std::tuple<Tensor, Tensor, Tensor> quantize(const Tensor& weight, const MaybeTen
   return {codes, scales, biases};
 }
 
-// packed: (..., bytes); with indices, of one matrix: (rows, bytes).
+// Dequantises packed, (..., bytes); with indices, the rows of one matrix, (rows, bytes), that they
+// name.
 Tensor dequantize(const Tensor& packed, const Tensor& scales, const MaybeTensor& biases,
                   const MaybeTensor& global_scale, const MaybeTensor& indices, int64_t bits,
                   int64_t group_size, std::string_view mode, at::ScalarType dtype) {
@@ -206,8 +207,8 @@ Tensor dequantize(const Tensor& packed, const Tensor& scales, const MaybeTensor&
   return result;
 }
 
-// Of scales and biases (empty where there are none); grad: of what dequantize() gives, without
-// the factor global_scale.
+// Returns the gradients of scales and biases (empty where there are none). grad: that of the result
+// of dequantize(), without the factor global_scale.
 std::tuple<Tensor, Tensor> quantized_scales_gradient(const Tensor& grad, const Tensor& packed,
                                                      const Tensor& scales, int64_t bits,
                                                      int64_t group_size, std::string_view mode) {
@@ -225,7 +226,7 @@ std::tuple<Tensor, Tensor> quantized_scales_gradient(const Tensor& grad, const T
   const bool has_biases = layout.format == CodeFormat::kInteger;
   const auto grad_biases =
       has_biases ? at::empty(scales.sizes(), scales.options()) : at::empty({0}, scales.options());
-  // All matrices are one.
+  // All matrices are processed as one.
   const auto matrices =
       layout.lines == 0 ? 0 : scales.numel() / std::max<int64_t>(layout.matrix_scales, 1);
   const auto threads = threads_of_groups(layout, matrices);

@@ -1,4 +1,5 @@
-// Host side of kernels/quantized/quantized_matmul.metal: products with quantised weights.
+// Host side of kernels/quantized/quantized_matmul.metal: GEMV, skinny GEMM and tile GEMM with
+// quantised weights.
 #include <ATen/ops/empty.h>
 #include <csrc/ops/common/int32.h>
 #include <csrc/ops/common/maybe_tensor.h>
@@ -27,7 +28,7 @@ using metalops::ScaleFormat;
 
 metalops::Library& product_kernels() { return metalops::library("quantized_matmul"); }
 
-// Which kernel multiplies, and how much of the result a threadgroup of it has.
+// The kernel that multiplies, and the size of its threadgroup's tile of the result.
 struct ProductWay {
   metalops::Library& kernels;
   KernelName name;
@@ -86,9 +87,9 @@ int32_t size_of_product(int64_t size) {
   return metalops::checked_int32(size, metalops::kLargestTiledSize, "quantized_matmul: a size of");
 }
 
-// x: (matrices, M, K); packed: (matrices, N, bytes). left_index, right_index: of the matrices of
-// each pair; else they are in order. Returns (pairs, M, N), or without transpose of x: (matrices,
-// M, N) (pairs, M, K).
+// Returns x W^T, (pairs, M, N), for x of sizes (matrices, M, K); or, without `transpose`, x W,
+// (pairs, M, K), for x of sizes (matrices, M, N). packed: the rows of W, (matrices, N, bytes).
+// left_index, right_index: the matrices of each pair; in order where absent.
 Tensor quantized_matmul(const Tensor& x, const Tensor& packed, const Tensor& scales,
                         const MaybeTensor& biases, const MaybeTensor& bias,
                         const MaybeTensor& global_scale, const MaybeTensor& left_index,
@@ -122,7 +123,7 @@ Tensor quantized_matmul(const Tensor& x, const Tensor& packed, const Tensor& sca
                                   (*index)->numel() == pairs),
                       kName, ": indices must be int64 and as many as each other, of one dimension");
   }
-  // Where there are none, kernels have nothing to read in place of what an index is wrong about.
+  // Without matrices, kernels have nothing to read instead for an index out of range.
   TORCH_CHECK(pairs == 0 || (x.size(0) > 0 && packed.size(0) > 0),
               "gather_quantized_matmul: no index is one of ", x.size(0), " matrices of x and ",
               packed.size(0), " of weights");

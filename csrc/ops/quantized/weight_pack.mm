@@ -1,8 +1,8 @@
-// Products with weights of 8 and 4 bits under ATen's names: _weight_int8pack_mm for all sizes,
-// _weight_int4pack_mm in the layout of stock MPS, whose bytes are rows of weights, the first of two
-// in the lower half, _dyn_quant_matmul_4bit in the layout of torch's CPU operator without a
-// library, and _mixed_dtypes_linear in that of its CUDA operator. All are made of
-// metalops::quantized_matmul, or of _int_mm.
+// ATen's GEMMs with 8-bit and 4-bit weights: _weight_int8pack_mm for all sizes; _weight_int4pack_mm
+// in the layout of stock MPS, rows of bytes with the first of two weights in the low nibble;
+// _dyn_quant_matmul_4bit in the layout of torch's CPU operator without a library; and
+// _mixed_dtypes_linear in that of its CUDA operator. All are composed of metalops::quantized_matmul
+// or _int_mm.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_int_mm.h>
@@ -28,7 +28,7 @@ namespace {
 using at::Tensor;
 using metalops::MaybeTensor;
 
-// x: (M, K); packed: (N, bytes); scales, biases: (N, groups).
+// Returns x W^T. x: (M, K); packed: (N, bytes); scales, biases: (N, groups).
 Tensor product_with_packed(const Tensor& x, const Tensor& packed, const Tensor& scales,
                            const MaybeTensor& biases, int64_t bits, int64_t group_size,
                            std::string_view mode, const MaybeTensor& bias = std::nullopt) {
@@ -48,7 +48,7 @@ Tensor product_with_packed(const Tensor& x, const Tensor& packed, const Tensor& 
 
 // ---- 8 bits -------------------------------------------------------------------------------------
 
-// With zeros up to a multiple of eight elements of a row.
+// Returns the matrix, its rows padded with zeros to a multiple of eight elements.
 Tensor filled_up(const Tensor& matrix) {
   const auto missing = (8 - matrix.size(1) % 8) % 8;
   return missing == 0 ? matrix : at::constant_pad_nd(matrix, {0, missing}, 0);
@@ -77,7 +77,7 @@ Tensor weight_int8pack_mm(const Tensor& self, const Tensor& mat2, const Tensor& 
 
 // ---- 4 bits -------------------------------------------------------------------------------------
 
-// weights: (N, K / 2), of two the first in the upper half of a byte. Their halves change places.
+// Swaps the nibbles of weights, (N, K / 2), the first of two being in the high nibble.
 Tensor convert_weight_to_int4pack(const Tensor& weights, int64_t inner_k_tiles) {
   constexpr const char* kName = "_convert_weight_to_int4pack_mps";
   TORCH_CHECK(weights.dim() == 2, kName, " : expect weight to be 2D tensor.");
@@ -131,7 +131,7 @@ Tensor weight_int4pack_mm(const Tensor& self, const Tensor& mat2, int64_t group_
 
 // ---- 4 bits, and activations of 8 ---------------------------------------------------------------
 
-// In messages, which are those of torch's CPU operators.
+// The operators' names in messages, which are those of torch's CPU operators.
 constexpr const char* kDynamicPack = "_dyn_quant_pack_4bit_weight_cpu";
 constexpr const char* kDynamicProduct = "_dyn_quant_matmul_4bit_cpu";
 
@@ -160,9 +160,9 @@ Tensor dyn_quant_pack_4bit_weight(const Tensor& weights, const Tensor& scales_ze
   return at::cat(parts);
 }
 
-// Rows of int8 numbers: x is about (codes - zero) * step.
+// Rows quantised to int8: x is about (codes - zero) * step.
 struct DynamicRows {
-  Tensor codes;  // float32, as are the others, (rows, 1)
+  Tensor codes;  // float32, as are the others, which are (rows, 1)
   Tensor zero;
   Tensor step;
 };
@@ -176,14 +176,14 @@ DynamicRows dynamic_rows(const Tensor& x) {
   const auto from_high = 127 - high * per_unit;
   const auto zero =
       at::where(from_low + from_high < 0, from_low, from_high).clamp(-128, 127).round();
-  // To the nearest number, of two the one farther from zero.
+  // Rounds to nearest, ties away from zero.
   const auto wide = x * per_unit;
   const auto whole = wide.trunc();
   const auto rounded = whole + ((wide - whole) * 2).trunc();
   return {(rounded + zero).clamp(-128, 127), zero, per_unit.reciprocal()};
 }
 
-// The first of two in the lower half of a byte: (..., n) to (..., 2 n).
+// Unpacks nibbles, the low one first: (..., n) to (..., 2 n).
 Tensor halves_of_bytes(const Tensor& bytes) {
   return at::stack({bytes.bitwise_and(15), bytes.bitwise_right_shift(4)}, -1).flatten(-2);
 }
@@ -233,10 +233,10 @@ Tensor dyn_quant_matmul_4bit(const Tensor& inp, const Tensor& packed_weights, in
 
 constexpr const char* kMixed = "_mixed_dtypes_linear";
 
-// The int8 numbers (N, K) of a weight (K, N), or of 4 bits (K, N / 2), that
-// torch.quantization._quantized_conversions has reordered for CUTLASS: columns interleaved by two
-// (by four, of 4 bits) in runs of 64 numbers, in groups of 16 (32) each in the order in which
-// tensor cores take them, in words in that in which they are converted; and biased.
+// Returns the int8 weights, (N, K), of a weight (K, N), or of 4 bits (K, N / 2), that
+// torch.quantization._quantized_conversions has reordered for CUTLASS: columns are interleaved by
+// two (4 bits: by four) in runs of 64 elements; groups of 16 (32) are in the order of the tensor
+// cores, and words in that of the conversion; and a bias is added.
 Tensor unordered(const Tensor& weight, bool is_4_bit) {
   const auto stored = is_4_bit ? halves_of_bytes(weight) : weight;
   const auto inner = weight.size(0);

@@ -18,14 +18,15 @@ namespace {
 
 using at::Tensor;
 
-// A contiguous matrix, or what is one but for its sizes.
+// Contiguous elements, read as a matrix of `count` rows of `size`, whatever the tensor's sizes.
 struct Rows {
   Tensor data;
   int64_t count;
   int64_t size;
 };
 
-// The dimensions to keep come first, those to reduce last, and these become one.
+// Returns the tensor as rows, with the dimensions to keep first and those to reduce last, flattened
+// to one.
 Rows as_rows(const Tensor& self, at::IntArrayRef dim) {
   const auto reduced = at::native::make_dim_mask(dim, self.dim());
   at::DimVector order;
@@ -45,7 +46,8 @@ Rows as_rows(const Tensor& self, at::IntArrayRef dim) {
           count == 0 ? 0 : self.numel() / count};
 }
 
-// Whether pieces are made of packs. CPUs make vectors of threads with an element each.
+// Returns true if pieces consist of whole vectors. Not on CPUs, which vectorise across threads of
+// one element each.
 bool whole_packs(const Tensor& data, const metalops::HashTensorParameters& parameters) {
   const auto whole = [&](int64_t elements) {
     return elements * static_cast<int64_t>(data.element_size()) % metalops::kPackBytes == 0;
@@ -54,13 +56,14 @@ bool whole_packs(const Tensor& data, const metalops::HashTensorParameters& param
          whole(parameters.columns) && whole(parameters.piece);
 }
 
-// hashes: contiguous, one for each row; computed in pieces if the rows are too few for a GPU.
+// Computes a hash for each row. hashes: contiguous. Rows are hashed in pieces if they are too few
+// to keep a GPU busy.
 void hash_rows(const Rows& rows, const Tensor& hashes) {
   constexpr int64_t kEnoughRows = 512;
   constexpr int64_t kShort = 64;
   constexpr int64_t kPiece = 8192;
   constexpr int64_t kEnoughPieces = 8192;
-  constexpr int64_t kLeastElements = 16;  // that a thread should have to itself
+  constexpr int64_t kLeastElements = 16;  // that a thread should process, at least
   constexpr int64_t kMostThreads = 128;
   constexpr int64_t kMostThreadsOfFewPieces = 512;
   metalops::HashTensorParameters parameters{rows.count, rows.size, 1, rows.size};

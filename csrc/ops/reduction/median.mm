@@ -1,4 +1,4 @@
-// median and nanmedian of bool, which stock MPS refuses: they are those of zeros and ones.
+// median and nanmedian of bool, which stock MPS refuses: those of zeros and ones.
 #include <ATen/ops/empty.h>
 #include <csrc/ops/common/outputs.h>
 #include <metalops/checks.h>
@@ -11,7 +11,7 @@ namespace {
 
 using at::Tensor;
 
-// Torch's kernels of one of the two operators.
+// torch's kernels of one of the two operators.
 struct Stock {
   metalops::StockKernel of_all;
   metalops::StockKernel of_dim;
@@ -53,7 +53,7 @@ std::tuple<Tensor&, Tensor&> median_out(const Tensor& self, int64_t dim, bool ke
 
 TORCH_LIBRARY_IMPL(aten, MPS, library) {
   metalops::AtenKernels m(library);
-  stock_median();  // before ours take their place
+  stock_median();  // before our kernels replace them
   stock_nanmedian();
   constexpr auto kReason = "refuses bool";
   m.replace("median", median<stock_median>, kReason);

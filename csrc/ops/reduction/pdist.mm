@@ -1,5 +1,5 @@
 // Host side of kernels/reduction/pdist.metal: _pdist_forward and _pdist_backward, which stock MPS
-// lacks. torch.pdist ends in these.
+// lacks. torch.pdist calls these.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
@@ -19,7 +19,7 @@ using at::Tensor;
 
 at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("pdist"); }
 
-// As the kernels are called. The backward function has none for p = 0.
+// Returns the name of a kernel for this norm. The backward function has none for p = 0.
 metalops::KernelName kernel_of(const metalops::KernelName& name, double p) {
   const auto* norm = p == 0          ? "zero"
                      : p == 1        ? "one"

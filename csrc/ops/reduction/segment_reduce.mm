@@ -69,7 +69,7 @@ float identity_of(ReductionType reduction) {
   TORCH_INTERNAL_ASSERT(false, "no such reduction");
 }
 
-// The number as an element of that type; raises if it is too large.
+// Returns the number rounded to that dtype; raises an error if it is too large.
 float as_element(const at::Scalar& number, at::ScalarType type) {
   switch (type) {
     case at::kHalf:
@@ -81,13 +81,13 @@ float as_element(const at::Scalar& number, at::ScalarType type) {
   }
 }
 
-// How an axis is divided into segments, by `offsets` [outer][segments + 1].
+// How an axis is divided into segments. offsets: (outer, segments + 1).
 struct Segmentation {
   Tensor offsets;
   SegmentReduceParameters parameters{};
-  int64_t threads = c10::metal::simdgroup_size;  // of a group
+  int64_t threads = c10::metal::simdgroup_size;  // of a threadgroup
 
-  // bounds: the lengths of the segments, or the offsets that they are between.
+  // bounds: the lengths of the segments, or their offsets.
   Segmentation(const Tensor& data, const Tensor& bounds, bool are_offsets, int64_t axis) {
     const auto* argument = are_offsets ? "offsets" : "lengths";
     for (int64_t dim = 0; dim < axis; ++dim) {
@@ -117,7 +117,7 @@ struct Segmentation {
     share();
   }
 
-  // How threads and threadgroups share the work.
+  // Decides how threads and threadgroups share the work.
   void share() {
     constexpr int64_t kSideBySide = 8;           // results, of 16 or 32 bytes together
     constexpr int64_t kEnoughThreads = 1 << 12;  // to keep a GPU busy
@@ -132,7 +132,7 @@ struct Segmentation {
     parameters.alone = -1;
     parameters.share = 1;
     if (parameters.inner >= kSideBySide && many) {
-      // Neighbouring threads read neighbouring elements.
+      // Adjacent threads read adjacent elements.
       parameters.alone = std::max(4 * kShort, 4 * average);
     } else if (average <= kShort && (many || parameters.size <= 2 * kShort)) {
       parameters.alone = 2 * kShort;
@@ -146,7 +146,7 @@ struct Segmentation {
     if (parameters.size > std::max(parameters.longest, parameters.alone)) {
       parameters.pieces = c10::metal::ceil_div(parameters.size, parameters.piece);
     }
-    // Segments that are left to groups are long among the others.
+    // Segments that are left to threadgroups are longer than the others.
     while (threads < 128 && (16 * threads < average || parameters.alone >= 0)) {
       threads *= 2;
     }
@@ -154,10 +154,10 @@ struct Segmentation {
 
   int64_t results() const { return parameters.outer * parameters.segments * parameters.inner; }
 
-  // Of all columns.
+  // Returns the number of pieces of all columns.
   int64_t pieces() const { return parameters.outer * parameters.pieces * parameters.inner; }
 
-  // PieceOwners of all pieces, or anything where there are none.
+  // Returns the PieceOwners of all pieces, or a dummy tensor if there are none.
   Tensor owners() const {
     return parameters.pieces == 0
                ? offsets
@@ -165,13 +165,13 @@ struct Segmentation {
   }
 };
 
-// The kernels that take all results: `name`_short for those of one thread, `name` for the others.
-// arguments: those of both before the offsets.
+// Launches the kernels that compute all results: `name`_short for those of one thread, `name` for
+// the others. arguments: those of both kernels before the offsets.
 template <class... Arguments>
 void launch_for_results(const KernelName& name, const KernelName& type, Segmentation& segmentation,
                         const Tensor& owners, const Arguments&... arguments) {
   auto& parameters = segmentation.parameters;
-  auto left = segmentation.offsets;  // anything where all or none are for one thread
+  auto left = segmentation.offsets;  // a dummy where all or none are computed by one thread
   const bool some_alone = parameters.alone >= 0;
   const bool all_alone = some_alone && parameters.size <= parameters.alone;
   if (some_alone && !all_alone) {

@@ -1,4 +1,4 @@
-// Forms of reductions that stock MPS lacks although it has the reductions themselves: _aminmax,
+// Overloads of reductions that stock MPS lacks although it has the reductions themselves: _aminmax,
 // torch.min and torch.max of all elements with out=, torch.std and torch.var with out=.
 #include <ATen/Dispatch.h>
 #include <ATen/native/Resize.h>
@@ -45,7 +45,7 @@ std::tuple<Tensor, Tensor> aminmax_of_dim(const Tensor& self, int64_t dim, bool 
 
 // ---- min and max --------------------------------------------------------------------------------
 
-// The largest number of a type, or the smallest.
+// Returns the largest number of a dtype, or the smallest.
 at::Scalar limit_of(at::ScalarType type, bool largest) {
   return AT_DISPATCH_ALL_TYPES_AND3(at::kHalf, at::kBFloat16, at::kBool, type, "min_max", [&] {
     using Limits = std::numeric_limits<scalar_t>;
@@ -56,8 +56,8 @@ at::Scalar limit_of(at::ScalarType type, bool largest) {
   });
 }
 
-// Unlike torch.min(x), torch.min(x, out=y) takes an empty x, on every device: the result is the
-// largest number there is.
+// Unlike torch.min(x), torch.min(x, out=y) accepts an empty x, on every device: the result is the
+// largest number of the dtype.
 template <Tensor (*kReduce)(const Tensor&), bool kLargestIfEmpty>
 Tensor& extremum_out(const Tensor& self, Tensor& out) {
   metalops::check_same_device(kLargestIfEmpty ? "min" : "max", {{out, "out"}, {self, "self"}});
@@ -72,7 +72,7 @@ Tensor& extremum_out(const Tensor& self, Tensor& out) {
 using Deviation = Tensor (*)(const Tensor&, OptionalIntArrayRef, const std::optional<at::Scalar>&,
                              bool);
 
-// Computed in the wider dtype of input and output, so that the result is rounded once.
+// Computes in the wider dtype of input and output, so that the result is rounded once.
 template <Deviation kReduce>
 Tensor& deviation_out(const Tensor& self, OptionalIntArrayRef dim,
                       const std::optional<at::Scalar>& correction, bool keepdim, Tensor& out) {

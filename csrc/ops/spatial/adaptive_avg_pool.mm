@@ -1,6 +1,6 @@
 // Host side of kernels/spatial/adaptive_avg_pool.metal: adaptive_avg_pool3d, which stock MPS lacks,
-// and adaptive_avg_pool2d of the sizes that it refuses, those that do not divide each other. The
-// one-dimensional operator and interpolate(mode="area") are made of these.
+// and adaptive_avg_pool2d for the sizes that it refuses, those that do not divide each other. The
+// one-dimensional operator and interpolate(mode="area") call these.
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
@@ -22,12 +22,12 @@ using metalops::AdaptiveAvgPoolParameters;
 
 at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("adaptive_avg_pool"); }
 
-// What differs between two and three dimensions.
+// The differences between the operators of two and of three dimensions.
 struct Dimensions {
   int64_t count;
   const char* name;
   const char* backward_name;
-  const char* dtype_name;  // of the operator that refuses a dtype
+  const char* dtype_name;  // name in errors about dtypes
   const char* backward_dtype_name;
 };
 
@@ -36,7 +36,7 @@ constexpr Dimensions kTwo{2, "adaptive_avg_pool2d", "adaptive_avg_pool2d_backwar
 constexpr Dimensions kThree{3, "adaptive_avg_pool3d", "adaptive_avg_pool3d_backward",
                             "adaptive_avg_pool3d_cpu", "adaptive_avg_pool3d_backward_cpu"};
 
-// Of the result. In three dimensions torch knows only one.
+// Returns the memory format of the result. In three dimensions torch supports contiguous only.
 at::MemoryFormat memory_format(const Dimensions& dimensions, const Tensor& input) {
   return dimensions.count == 2 ? input.suggest_memory_format() : at::MemoryFormat::Contiguous;
 }
@@ -60,7 +60,7 @@ Tensor shares_of(const metalops::PoolingSizes& sizes, const Tensor& like) {
   return metalops::pooling_table(kernels(), "adaptive_shares", sizes, sizes, at::kFloat, like);
 }
 
-// Launches NAME, which makes `result` of `source`.
+// Launches kernel NAME, which computes `result` from `source`.
 template <class... Tables>
 void launch(const metalops::KernelName& name, const metalops::PoolingSizes& sizes,
             const Tensor& result, const Tensor& source, at::MemoryFormat format,
@@ -163,8 +163,8 @@ Tensor pool3d_backward(const Tensor& grad_output, const Tensor& self) {
 
 // ---- two dimensions -----------------------------------------------------------------------------
 
-// Whether stock MPS raises NotImplementedError: it pools with one window size and one stride, and
-// divides by the sizes.
+// Returns true if stock MPS raises NotImplementedError: it pools with one window size and one
+// stride, and divides by the sizes.
 bool stock_lacks(const Tensor& self, IntArrayRef output_size) {
   if (self.dim() < 3 || output_size.size() != 2 || self.size(-2) == 0 || self.size(-1) == 0) {
     return false;
@@ -214,7 +214,7 @@ TORCH_LIBRARY_IMPL(aten, MPS, library) {
   m.impl("_adaptive_avg_pool3d", pool3d);
   m.impl("adaptive_avg_pool3d_backward.grad_input", pool3d_backward_out);
   m.impl("_adaptive_avg_pool3d_backward", pool3d_backward);
-  stock();  // before ours take their place
+  stock();  // before our kernel replaces it
   constexpr auto kReason = "refuses output sizes that do not divide those of the input";
   m.replace("adaptive_avg_pool2d.out", pool2d_out, kReason);
   m.replace("_adaptive_avg_pool2d", pool2d, kReason);

@@ -1,5 +1,5 @@
-// Host side of kernels/spatial/adaptive_max_pool.metal: adaptive_max_pool3d with its gradient,
-// which stock MPS lacks.
+// Host side of kernels/spatial/adaptive_max_pool.metal: adaptive_max_pool3d and its gradient, which
+// stock MPS lacks.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/adaptive_max_pool3d_backward_meta.h>
 #include <ATen/ops/adaptive_max_pool3d_meta.h>

@@ -1,5 +1,5 @@
-// Host side of kernels/spatial/fractional_max_pool.metal: fractional_max_pool2d and
-// fractional_max_pool3d with their gradients, which stock MPS lacks.
+// Host side of kernels/spatial/fractional_max_pool.metal: fractional_max_pool2d,
+// fractional_max_pool3d and their gradients, which stock MPS lacks.
 #include <ATen/native/FractionalMaxPooling.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
@@ -23,7 +23,7 @@ using metalops::FractionalMaxPoolParameters;
 
 at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("fractional_max_pool"); }
 
-// Of the forward direction.
+// Returns the parameters of the forward direction.
 FractionalMaxPoolParameters parameters_of(const Tensor& input, IntArrayRef kernel_size,
                                           IntArrayRef output_size) {
   const auto dimensions = output_size.size();
@@ -45,14 +45,14 @@ FractionalMaxPoolParameters parameters_of(const Tensor& input, IntArrayRef kerne
     parameters.window[i] = static_cast<uint32_t>(window);
     parameters.step[i] =
         result > 1 ? static_cast<float>(source - window) / static_cast<float>(result - 1) : 0;
-    // In two dimensions torch takes the first sample for the width.
+    // In two dimensions torch uses the first sample for the width.
     parameters.sample_for[i] = dimensions == 3 ? i : 2 - i;
   }
   return parameters;
 }
 
-// The kernel for these windows, one for square ones in planes whose indices have 32 bits if there
-// is.
+// Returns the kernel for these windows: a specialised one for square windows in planes with 32-bit
+// indices, if there is one.
 metalops::KernelName kernel_for(const FractionalMaxPoolParameters& parameters) {
   constexpr int64_t kMost = int64_t{1} << 31;
   const auto* window = parameters.window;
@@ -65,7 +65,8 @@ metalops::KernelName kernel_for(const FractionalMaxPoolParameters& parameters) {
   return name + (window[1] == 2 ? "squares_2_" : "squares_3_");
 }
 
-// random_samples: for each plane one for each dimension, perhaps of more images than there are.
+// Computes the pooling. random_samples: one for each plane and dimension, possibly of more images
+// than the input has.
 void pool(const Tensor& self, IntArrayRef kernel_size, IntArrayRef output_size,
           const Tensor& random_samples, const Tensor& output, const Tensor& indices) {
   const auto parameters = parameters_of(self, kernel_size, output_size);
@@ -152,7 +153,7 @@ std::tuple<Tensor&, Tensor&> pool3d_out(const Tensor& self, IntArrayRef kernel_s
   return {output, indices};
 }
 
-// torch has no meta function for it.
+// torch has no meta function for this operator.
 Tensor& pool3d_backward_out(const Tensor& grad_output, const Tensor& self, IntArrayRef kernel_size,
                             IntArrayRef output_size, const Tensor& indices, Tensor& grad_input) {
   constexpr const char* kName = "fractional_max_pool3d_backward_out";

@@ -1,4 +1,4 @@
-// What the operators of max pooling share: the host side of kernels/spatial/max_pooling.h.
+// The shared host code of max pooling: the host side of kernels/spatial/max_pooling.h.
 #pragma once
 #include <ATen/MemoryOverlap.h>
 #include <csrc/ops/common/typed_kernel.h>
@@ -12,7 +12,7 @@ METALOPS_HIDDEN inline void check_pooled_dtype(const char* name, at::ScalarType 
   check_metal_float(name, type);
 }
 
-// Calls write(result, result_indices) with contiguous tensors.
+// Checks overlaps, and calls write(result, result_indices) with contiguous tensors.
 template <class Write>
 METALOPS_HIDDEN inline void write_maxima(const at::Tensor& input, const at::Tensor& output,
                                          const at::Tensor& indices, const Write& write) {
@@ -27,8 +27,9 @@ METALOPS_HIDDEN inline void write_maxima(const at::Tensor& input, const at::Tens
   });
 }
 
-// sizes: from those of the output to those of the input. table: of the elements of the output that
-// an element of the input may belong to. arguments: what check_indices takes besides.
+// Computes the gradient. sizes: from those of the output to those of the input. table: for each
+// element of the input, the range of output elements whose windows may contain it. arguments:
+// further arguments of check_indices.
 template <class... Arguments>
 METALOPS_HIDDEN inline void max_pool_backward(at::native::mps::MetalShaderLibrary& library,
                                               const PoolingSizes& sizes,

@@ -1,4 +1,4 @@
-// What the operators of pooling share: the host side of kernels/spatial/pooling.h.
+// The shared host code of pooling: the host side of kernels/spatial/pooling.h.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -18,7 +18,7 @@ METALOPS_HIDDEN inline at::IntArrayRef last_sizes(const at::Tensor& tensor, int6
   return tensor.sizes().slice(tensor.dim() - count);
 }
 
-// Of a pooling of the last two or three dimensions, from tensors of one size to those of another.
+// Returns the sizes of a pooling of the last two or three dimensions, from `source` to `result`.
 METALOPS_HIDDEN inline PoolingSizes pooling_sizes(at::IntArrayRef source, at::IntArrayRef result) {
   PoolingSizes sizes{{1, 1, 1}, {1, 1, 1}};
   const auto copy = [&](at::IntArrayRef from, uint32_t* to) {
@@ -39,8 +39,8 @@ METALOPS_HIDDEN inline PoolingSizes backward(const PoolingSizes& sizes) {
   return swapped;
 }
 
-// What a kernel of the family finds for all depths, heights and widths of the result, as a tensor
-// of this type.
+// Returns the table that a kernel computes for all depths, heights and widths of the result, as a
+// tensor of this dtype.
 template <class Parameters>
 METALOPS_HIDDEN inline at::Tensor pooling_table(at::native::mps::MetalShaderLibrary& library,
                                                 const char* kernel, const PoolingSizes& sizes,
@@ -52,7 +52,7 @@ METALOPS_HIDDEN inline at::Tensor pooling_table(at::native::mps::MetalShaderLibr
   return table;
 }
 
-// A thread for each element of a tensor of planes.
+// Launches a thread for each element of a tensor of planes.
 template <class... Arguments>
 METALOPS_HIDDEN inline void launch_planes(at::native::mps::MetalShaderLibrary& library,
                                           const KernelName& name, const at::Tensor& planes,
@@ -64,7 +64,7 @@ METALOPS_HIDDEN inline void launch_planes(at::native::mps::MetalShaderLibrary& l
   }
 }
 
-// The input's sizes but for the pooled dimensions.
+// Returns the input's sizes, with the pooled dimensions replaced.
 METALOPS_HIDDEN inline c10::DimVector pooled_sizes(const at::Tensor& input,
                                                    at::IntArrayRef output_size) {
   c10::DimVector sizes(input.sizes());
@@ -72,7 +72,7 @@ METALOPS_HIDDEN inline c10::DimVector pooled_sizes(const at::Tensor& input,
   return sizes;
 }
 
-// That the gradient has the planes of the input. name: of the operator.
+// Checks that the gradient has the planes of the input. name: of the operator.
 METALOPS_HIDDEN inline void check_planes(const char* name, const at::Tensor& grad_output,
                                          const at::Tensor& input, at::IntArrayRef output_size) {
   TORCH_CHECK(
@@ -81,7 +81,7 @@ METALOPS_HIDDEN inline void check_planes(const char* name, const at::Tensor& gra
       input.sizes(), ", but it has sizes ", grad_output.sizes());
 }
 
-// name: of the operator.
+// Checks that a tensor has elements. name: of the operator.
 METALOPS_HIDDEN inline void check_not_empty(const char* name, const char* argument,
                                             const at::Tensor& tensor) {
   for (int64_t i = 1; i < tensor.dim(); ++i) {

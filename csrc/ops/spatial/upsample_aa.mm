@@ -1,6 +1,6 @@
-// Host side of kernels/spatial/upsample_aa.metal: _upsample_lanczos2d_aa and its gradient, and
-// those of _upsample_bilinear2d_aa and _upsample_bicubic2d_aa, which stock MPS lacks. They are what
-// torch.nn.functional.interpolate(..., antialias=True) ends in.
+// Host side of kernels/spatial/upsample_aa.metal: _upsample_lanczos2d_aa and its gradient, and the
+// gradients of _upsample_bilinear2d_aa and _upsample_bicubic2d_aa, which stock MPS lacks.
+// torch.nn.functional.interpolate(..., antialias=True) calls these.
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/_upsample_bicubic2d_aa_backward_meta.h>
 #include <ATen/ops/_upsample_bilinear2d_aa_backward_meta.h>
@@ -44,9 +44,10 @@ Table empty_table(int64_t inputs, int64_t outputs, int64_t taps, const at::Tenso
           at::empty({outputs, 2}, options.dtype(at::kLong)), inputs, outputs, taps};
 }
 
-// Input pixels for each output pixel, as torch computes it. factor: what the user scales by.
+// Returns the number of input pixels per output pixel, as torch computes it. factor: the scale that
+// the user states.
 double scale_of(int64_t inputs, int64_t outputs, bool align_corners, MaybeScale factor) {
-  // Beyond any image: with more the weights stay the same.
+  // Larger than any image; the weights do not change beyond it.
   constexpr double kMost = 1099511627776.0;  // 2^40
   const auto count = [](int64_t n) { return static_cast<double>(n); };
   if (align_corners) {
@@ -69,7 +70,7 @@ Axis make_axis(int64_t inputs, int64_t outputs, bool align_corners, MaybeScale f
                             : filter == metalops::kBicubic ? 2.0
                                                            : 3.0;
   const auto scale = scale_of(inputs, outputs, align_corners, factor);
-  // The filter is as wide as the pixels of the coarser image.
+  // The filter is as wide as pixels of the coarser image.
   const auto stretch = std::max(scale, 1.0);
   const auto support = half_width * stretch;
   const auto taps = static_cast<int64_t>(2 * std::ceil(support) + 1);
@@ -87,11 +88,12 @@ Table weights(const Axis& axis, const at::TensorOptions& options) {
   return table;
 }
 
-// For the gradient: of the pixels of the forward output in those of the forward input.
+// Returns the weights of the gradient: those of pixels of the forward output, for each pixel of the
+// forward input.
 Table transposed_weights(const Axis& axis, const at::TensorOptions& options) {
   const auto& parameters = axis.parameters;
   const auto original = weights(axis, options);
-  // The centers of the windows that a pixel lies in are at most this far from each other.
+  // The centres of the windows that contain a pixel are at most this far apart.
   const auto span = 2 * axis.support + 1;
   const auto most = static_cast<double>(parameters.outputs);
   const auto taps = static_cast<int64_t>(std::min(most, std::floor(span / axis.scale) + 2));
@@ -106,10 +108,11 @@ Table transposed_weights(const Axis& axis, const at::TensorOptions& options) {
 constexpr int64_t kHeight = 2;
 constexpr int64_t kWidth = 3;
 
-// Resizes one dimension of `input`, which is dense in the memory format as `output` is.
+// Resizes one dimension of `input`, which is dense in the memory format, as `output` is.
 void resize_dimension(const Tensor& output, const Tensor& input, int64_t dimension,
                       const Table& table, at::MemoryFormat format) {
-  const auto stride = [&](int64_t d) {  // of dense tensors, whatever those of size 1 say
+  // The strides of dense tensors, also where dimensions of size 1 have others.
+  const auto stride = [&](int64_t d) {
     const bool channels_last = format == at::MemoryFormat::ChannelsLast;
     const auto channels = channels_last ? input.size(1) : 1;
     return d == kWidth ? channels : input.size(kWidth) * channels;
@@ -117,7 +120,7 @@ void resize_dimension(const Tensor& output, const Tensor& input, int64_t dimensi
   const auto inner = stride(dimension);
   const auto rows = input.numel() / (table.inputs * inner);
   const metalops::ResizeParameters parameters{rows, table.inputs, table.outputs, inner, table.taps};
-  // A thread for each block of elements, either of `inner` or of `rows`.
+  // A thread for each block of elements, either along `inner` or along `rows`.
   const auto blocks = [](int64_t n) {
     return c10::metal::ceil_div<int64_t>(n, metalops::kResizeBlock);
   };
@@ -141,7 +144,7 @@ void resize_dimension(const Tensor& output, const Tensor& input, int64_t dimensi
                         table.windows, parameters);
 }
 
-// Sums of both dimensions are float, other than those of bytes.
+// The intermediate image between both dimensions is float, except that of bytes.
 at::ScalarType type_between(at::ScalarType type) { return type == at::kByte ? type : at::kFloat; }
 
 void resize_both(const Tensor& out, const Tensor& input, const Table& height, const Table& width) {
@@ -184,7 +187,7 @@ Tensor& lanczos_out(const Tensor& self, at::IntArrayRef output_size, bool align_
   if (out.numel() == 0) {
     return out;
   }
-  // A dimension that keeps its size is left alone, whatever its scale.
+  // A dimension that keeps its size is not resized, whatever its scale.
   const bool resized_h = self.size(kHeight) != out.size(kHeight);
   const bool resized_w = self.size(kWidth) != out.size(kWidth);
   if (resized_h && resized_w) {
@@ -228,7 +231,7 @@ Tensor& backward_out(const Tensor& grad_output, at::IntArrayRef output_size,
   return grad_input;
 }
 
-// As torch.compile believes, the gradient keeps the memory format; torch's own meta function in C++
+// The gradient keeps the memory format, as torch.compile assumes; torch's own meta function in C++
 // would make it contiguous.
 Tensor lanczos_backward(const Tensor& grad_output, at::IntArrayRef output_size,
                         at::IntArrayRef input_size, bool align_corners, MaybeScale scales_h,

@@ -1,6 +1,6 @@
 // Host side of kernels/training/adagrad.metal: _fused_adagrad_, torch.optim.Adagrad(fused=True).
-// Step counts, grad_scale, found_inf and a learning rate on the device are read there. A launch
-// takes several tensors.
+// The kernels read step counts, grad_scale, found_inf and a learning rate on the device. A launch
+// updates several tensors.
 #include <ATen/ops/full.h>
 #include <csrc/ops/common/maybe_tensor.h>
 #include <csrc/ops/common/typed_kernel.h>
@@ -55,7 +55,7 @@ void copy_back(const Tensor& target, const Tensor& source) {
 
 constexpr int64_t kMostElements = int64_t{1} << 30;  // of a launch
 
-// A tensor, or a part of it, with what belongs to it.
+// A parameter tensor, or a part of it, with its gradient and state.
 struct Piece {
   Tensor param;
   Tensor grad;
@@ -65,7 +65,7 @@ struct Piece {
 
 static_assert(metalops::kAdagradPack == metalops::kPack);
 
-// Launches kernels for pieces of one dtype, which are given one by one.
+// Collects pieces of one dtype, which are given one by one, and launches kernels for them.
 template <class Rate>
 class Launches {
  public:
@@ -80,7 +80,7 @@ class Launches {
     }
     pieces_.push_back(piece);
     elements_ += piece.param.numel();
-    // CPUs make vectors of threads of which all do the same.
+    // CPUs vectorise across threads that all do the same, and get one piece per launch.
     if (pieces_.size() == metalops::kAdagradTensors || metalops::a_thread_for_each_element()) {
       finish();
     }
@@ -103,7 +103,7 @@ class Launches {
     return metalops::typed_kernel(kernel, pieces_[0].param);
   }
 
-  // Where there are fewer pieces, the last one is bound again and has no more elements.
+  // Where pieces are fewer, the last one is bound again, with no elements left.
   template <size_t... kIndices>
   void launch_together(std::index_sequence<kIndices...>) {
     metalops::AdagradTensors tensors{};
@@ -140,7 +140,7 @@ class Launches {
   int64_t elements_ = 0;
 };
 
-// lr: a tensor or a number, of float.
+// Updates all parameters. lr: a tensor or a number, of float.
 template <class Rate>
 void step_all(TensorList params, TensorList grads, TensorList state_sums, TensorList state_steps,
               const Rate& lr, const Options& options, const MaybeTensor& grad_scale,
@@ -166,7 +166,7 @@ void step_all(TensorList params, TensorList grads, TensorList state_sums, Tensor
       lr, scale, overflow,
       {static_cast<float>(options.lr_decay), static_cast<float>(options.weight_decay),
        static_cast<float>(options.eps), options.maximize, has_grad_scale});
-  // What is computed in the layout of a parameter instead of its own.
+  // Tensors that are updated in the layout of their parameter instead of their own.
   std::vector<std::pair<Tensor, Tensor>> copies;
   for (size_t i = 0; i < n_tensors; ++i) {
     check(params[i], grads[i], state_sums[i], state_steps[i]);

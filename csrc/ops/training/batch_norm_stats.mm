@@ -25,7 +25,7 @@ using metalops::MaybeTensor;
 
 at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("batch_norm_stats"); }
 
-// The number of elements from one channel's average to the next one's.
+// Returns the stride of an average over the channels.
 int64_t check_average(const Tensor& average, const char* name, int64_t channels) {
   if (!average.defined()) {
     return 0;
@@ -38,7 +38,8 @@ int64_t check_average(const Tensor& average, const char* name, int64_t channels)
 
 constexpr int64_t kMostThreads = 256;
 
-// Of a group, whole simdgroups, if each has `each` of `count` things.
+// Returns the size of a threadgroup, in whole simdgroups, whose threads process `each` of `count`
+// items.
 int64_t threads_for(int64_t count, int64_t each) {
   int64_t threads = c10::metal::simdgroup_size;
   while (threads < kMostThreads && threads * each < count) {
@@ -47,15 +48,15 @@ int64_t threads_for(int64_t count, int64_t each) {
   return threads;
 }
 
-// Each channel's moments of parts of itself, which have `elements` elements, or the last one the
-// rest.
+// The moments of parts of each channel. Parts have `elements` elements; the last one has the rest.
 struct Parts {
   Tensor moments;
   uint32_t count;
   uint32_t elements;
 };
 
-// Indices are 32 bits wide. Channels of fewer elements are the work of a single thread.
+// Returns true if channels are reduced in parts. The kernels' indices have 32 bits; a single thread
+// reduces channels of few elements.
 bool in_parts(const Tensor& samples, const metalops::BatchNormStatsParameters& parameters) {
   return !metalops::a_thread_for_each_element() && samples.numel() <= metalops::kInt32Max &&
          parameters.outer * parameters.inner > 64;
@@ -63,8 +64,8 @@ bool in_parts(const Tensor& samples, const metalops::BatchNormStatsParameters& p
 
 bool whole_packs(int64_t stride) { return stride % metalops::kPack == 0; }
 
-// `groups` groups of `threads` threads for each part; arguments: of the kernel beyond the
-// parameters.
+// Launches `groups` threadgroups of `threads` threads for each part. arguments: those of the kernel
+// after the number of parts.
 template <class... Arguments>
 Parts launch_parts(const char* name, bool packs, const Tensor& samples,
                    const metalops::BatchNormStatsParameters& parameters, int64_t elements,
@@ -81,8 +82,8 @@ Parts launch_parts(const char* name, bool packs, const Tensor& samples,
 }
 
 Parts reduce_parts(const Tensor& samples, const metalops::BatchNormStatsParameters& parameters) {
-  constexpr int64_t kElements = 16;     // that a thread holds of channels that are apart
-  constexpr int64_t kMostAcross = 32;   // threads beside each other
+  constexpr int64_t kElements = 16;     // of a thread, where channels are planes
+  constexpr int64_t kMostAcross = 32;   // adjacent threads
   constexpr int64_t kManyGroups = 256;  // enough for any GPU
   const auto length = parameters.outer * parameters.inner;
   const auto channels = parameters.channels;

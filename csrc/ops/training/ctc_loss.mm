@@ -1,5 +1,5 @@
 // Host side of kernels/training/ctc_loss.metal: _ctc_loss and _ctc_loss_backward, which stock MPS
-// lacks. torch.nn.functional.ctc_loss ends in these.
+// lacks. torch.nn.functional.ctc_loss calls these.
 #include <ATen/TensorUtils.h>
 #include <ATen/ops/empty.h>
 #include <kernels/training/ctc_loss.h>
@@ -22,12 +22,12 @@ at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("ctc_l
 // The arguments of a call, as the kernels take them.
 struct Batch {
   Tensor log_probs;
-  Tensor targets;  // of int64
-  Tensor lengths;  // of the inputs, of the targets, and where each target begins
+  Tensor targets;  // int64
+  Tensor lengths;  // of the inputs, of the targets, and the begin of each target
   metalops::CtcLossParameters parameters{};
 
-  // One for each state, as far as that goes: the states of a step have to wait for those of
-  // another.
+  // Returns the size of a threadgroup: one thread for each state, as far as possible, since the
+  // states of a step wait for those of the previous one.
   uint64_t threads() const {
     const auto width = static_cast<int64_t>(c10::metal::simdgroup_size);
     const auto enough = c10::metal::ceil_div(parameters.states, width) * width;
@@ -39,7 +39,7 @@ struct Batch {
   }
 };
 
-// The checks of torch's CPU operator, with its messages.
+// Checks the arguments as torch's CPU operator does, with its messages.
 Batch check(const Tensor& log_probs, const Tensor& targets, IntArrayRef input_lengths,
             IntArrayRef target_lengths, int64_t blank) {
   constexpr at::CheckedFrom kName = "ctc_loss_allocate_outputs";
@@ -99,7 +99,8 @@ Batch check(const Tensor& log_probs, const Tensor& targets, IntArrayRef input_le
   return result;
 }
 
-// zero_infinity concerns the backward function only; ctc_loss sees to it in the forward direction.
+// zero_infinity matters to the backward function only; ctc_loss handles it in the forward
+// direction.
 std::tuple<Tensor, Tensor> ctc_loss(const Tensor& log_probs, const Tensor& targets,
                                     IntArrayRef input_lengths, IntArrayRef target_lengths,
                                     int64_t blank, bool /*zero_infinity*/) {
@@ -155,8 +156,10 @@ Tensor ctc_loss_backward(const Tensor& grad, const Tensor& log_probs, const Tens
   return grad_input;
 }
 
-// ---- lengths as tensors: the host needs them to know how large log_alpha is, and takes them from
-//      wherever they are, as torch's own kernels do -----------------------------------------------
+// ---- lengths as tensors -------------------------------------------------------------------------
+//
+// The host needs the lengths to know the size of log_alpha. It copies them from whatever device
+// they are on, as torch's own kernels do.
 
 class Lengths {
  public:

@@ -35,14 +35,15 @@ void check_scalar_type(const Tensor& tensor, at::ScalarType expected) {
               tensor.scalar_type());
 }
 
-// The sum over the classes is divided by their number; the mean over the samples by theirs besides.
+// Returns the factor of the losses: 1 / classes, and for the mean over samples 1 / (classes *
+// samples).
 float scale_of(const MarginLossParameters& parameters, int64_t reduction) {
   const auto classes = static_cast<double>(parameters.classes);
   const auto rows = reduction == at::Reduction::Mean ? static_cast<double>(parameters.rows) : 1.0;
   return static_cast<float>(1.0 / (classes * rows));
 }
 
-// Launches the kernel that makes each row of classes a threadgroup's or a thread's work.
+// Launches the kernel that processes each row of classes with a threadgroup or a thread.
 template <class... Arguments>
 void launch_samples(const metalops::KernelName& name, at::ScalarType type,
                     const MarginLossParameters& parameters, const Arguments&... arguments) {
@@ -50,7 +51,7 @@ void launch_samples(const metalops::KernelName& name, at::ScalarType type,
                              parameters.classes, arguments...);
 }
 
-// Calls write(losses) with a contiguous float tensor for the loss of each sample, and brings their
+// Calls write(losses) with a contiguous float tensor for the loss of each sample, and writes their
 // sum, or all of them if `each`, to `out`.
 template <class Write>
 void reduce_losses(const Tensor& out, bool each, int64_t rows, const Write& write) {
@@ -67,7 +68,7 @@ void reduce_losses(const Tensor& out, bool each, int64_t rows, const Write& writ
   });
 }
 
-// From one sample's gradient to the next one's.
+// Returns the stride of the gradient from sample to sample.
 int64_t stride_of_grad(const Tensor& grad_output, const MarginLossParameters& parameters,
                        int64_t reduction) {
   if (reduction != at::Reduction::None || grad_output.dim() == 0) {
@@ -101,7 +102,7 @@ MarginLossParameters check_multi_margin(const Tensor& input, const Tensor& targe
   return parameters;
 }
 
-// The weights, or what stands for them in the launch if there are none.
+// Returns the weights, contiguous, or a dummy for the launch if there are none.
 Tensor contiguous_weights(const MaybeTensor& weight, const Tensor& otherwise) {
   return weight.has_value() && weight->defined() ? weight->contiguous() : otherwise;
 }
@@ -114,7 +115,7 @@ Tensor& multi_margin_loss_out(const Tensor& self, const Tensor& target, const Sc
       kName, {{out, "out"}, {self, "self"}, {target, "target"}, {weight.value_or(self), "weight"}});
   const auto parameters = check_multi_margin(self, target, p, margin, weight, reduction);
   check_scalar_type(out, self.scalar_type());
-  // One sample without a dimension for samples has a loss without one.
+  // A single sample without a sample dimension has a loss without one.
   const bool each = reduction == at::Reduction::None && target.dim() > 0;
   at::native::resize_output(out, each ? at::IntArrayRef(parameters.rows) : at::IntArrayRef());
   at::assert_no_internal_overlap(out);
@@ -182,7 +183,7 @@ MarginLossParameters check_multilabel_margin(const Tensor& input, const Tensor& 
   return parameters;
 }
 
-// is_target: 1 where the class of that number is one of its row's targets, else 0.
+// is_target: 1 where the class is one of its row's targets, else 0.
 std::tuple<Tensor&, Tensor&> multilabel_margin_loss_forward_out(const Tensor& self,
                                                                 const Tensor& target,
                                                                 int64_t reduction, Tensor& output,
