@@ -158,7 +158,7 @@ def _run_sanitized(item, run, mode):
 
 
 def _command(item, mode, report, cache):
-    """The same test, of all tests alone, whatever this run was asked to select."""
+    """Returns the command that runs this test alone, whatever this run was asked to select."""
     config = item.config
     command = [sys.executable, "-m", "pytest", "-q", "-p", "metalops_pytest"]
     command += [

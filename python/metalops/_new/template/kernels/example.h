@@ -1,4 +1,4 @@
-// What the kernels of example.metal and their host stubs in example.mm both need to know.
+// Parameters shared by the kernels of example.metal and their host stubs in example.mm.
 #pragma once
 
 // Threads in a threadgroup of row_max_abs; a power of two. An enumerator, because Metal and C++

@@ -42,7 +42,7 @@ inline IdxT elem_to_loc_3(uint3 elem, constant const int64_t* strides) {
          IdxT(elem.z) * IdxT(strides[0]);
 }
 
-// The same position in two and in three tensors of one shape.
+// Return one position in two and in three tensors of one shape.
 template <typename IdxT = int64_t>
 inline vec<IdxT, 2> elem_to_loc_2_nd(uint3 elem, constant const int* shape,
                                      constant const int64_t* a_strides,

@@ -199,7 +199,7 @@ struct decay {
 template <typename T>
 using decay_t = typename decay<T>::type;
 
-// What a vector is made of; traits of numbers are those of a vector's components.
+// The component type and count of a vector; traits of scalars apply to its components.
 template <typename T>
 struct msl_components {
   typedef T type;
