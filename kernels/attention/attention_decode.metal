@@ -842,13 +842,11 @@ inline float share_of(float lse, float other) {
 
 // Combines two attention results over disjoint keys by their lse. One thread per feature and row.
 template <typename T>
-kernel void merge_attention(device T* out [[buffer(0)]], device float* lse [[buffer(1)]],
-                            device const T* out_a [[buffer(2)]],
-                            device const float* lse_a [[buffer(3)]],
-                            device const T* out_b [[buffer(4)]],
-                            device const float* lse_b [[buffer(5)]],
-                            uint2 position [[thread_position_in_grid]],
-                            uint2 grid [[threads_per_grid]]) {
+kernel void attention_decode_merge_pair(
+    device T* out [[buffer(0)]], device float* lse [[buffer(1)]],
+    device const T* out_a [[buffer(2)]], device const float* lse_a [[buffer(3)]],
+    device const T* out_b [[buffer(4)]], device const float* lse_b [[buffer(5)]],
+    uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
   const int64_t row = position.y;
   const int64_t at = row * grid.x + position.x;
   const float a = lse_a[row];
@@ -865,7 +863,7 @@ kernel void merge_attention(device T* out [[buffer(0)]], device float* lse [[buf
 
 // The backward pass of merge_attention. One simdgroup per row.
 template <typename T>
-kernel void merge_attention_backward(
+kernel void attention_decode_merge_pair_backward(
     device T* grad_a [[buffer(0)]], device float* grad_lse_a [[buffer(1)]],
     device T* grad_b [[buffer(2)]], device float* grad_lse_b [[buffer(3)]],
     device const T* grad_out [[buffer(4)]], device const float* grad_lse [[buffer(5)]],
@@ -921,8 +919,9 @@ kernel void merge_attention_backward(
   INSTANTIATE_ROWS(T, e5m2, 4)                                                                \
   REGISTER_KERNEL("attention_decode_merge_" #T, attention_decode_merge, T);                   \
   REGISTER_KERNEL("attention_decode_merge_together_" #T, attention_decode_merge_together, T); \
-  REGISTER_KERNEL("merge_attention_" #T, merge_attention, T);                                 \
-  REGISTER_KERNEL("merge_attention_backward_" #T, merge_attention_backward, T);
+  REGISTER_KERNEL("attention_decode_merge_pair_" #T, attention_decode_merge_pair, T);         \
+  REGISTER_KERNEL("attention_decode_merge_pair_backward_" #T,                                 \
+                  attention_decode_merge_pair_backward, T);
 
 INSTANTIATE(float)
 INSTANTIATE(half)

@@ -18,12 +18,11 @@ inline float sum(T a, T b) {
 // samples, heads, tokens, head_size). Rows of the grid are ordered as the result's. A thread
 // computes `share` features of a row.
 template <typename T>
-kernel void transform_bias_rescale_qkv(device T* result [[buffer(0)]],
-                                       constant T* projected [[buffer(1)]],
-                                       constant T* bias [[buffer(2)]],
-                                       constant AttentionProjectionParameters& parameters
-                                       [[buffer(3)]],
-                                       uint2 position [[thread_position_in_grid]]) {
+kernel void attention_projection(device T* result [[buffer(0)]],
+                                 constant T* projected [[buffer(1)]],
+                                 constant T* bias [[buffer(2)]],
+                                 constant AttentionProjectionParameters& parameters [[buffer(3)]],
+                                 uint2 position [[thread_position_in_grid]]) {
   const int64_t row = position.y;
   const int64_t token = row % parameters.tokens;
   const int64_t head = row / parameters.tokens % parameters.heads;
@@ -75,12 +74,12 @@ inline void store_biased(device T* to, constant T* from, constant T* bias, float
 // grid are kTokens tokens of a head, then those of the next head, so that both loads and stores are
 // local.
 template <typename T, uint kFeatures>
-kernel void transform_bias_rescale_qkv_packs(device T* result [[buffer(0)]],
-                                             constant T* projected [[buffer(1)]],
-                                             constant T* bias [[buffer(2)]],
-                                             constant AttentionProjectionParameters& parameters
-                                             [[buffer(3)]],
-                                             uint2 position [[thread_position_in_grid]]) {
+kernel void attention_projection_packs(device T* result [[buffer(0)]],
+                                       constant T* projected [[buffer(1)]],
+                                       constant T* bias [[buffer(2)]],
+                                       constant AttentionProjectionParameters& parameters
+                                       [[buffer(3)]],
+                                       uint2 position [[thread_position_in_grid]]) {
   const uint tokens = static_cast<uint>(parameters.tokens);
   const uint heads = static_cast<uint>(parameters.heads);
   const uint blocks = (tokens + kTokens - 1) / kTokens;
@@ -104,12 +103,12 @@ kernel void transform_bias_rescale_qkv_packs(device T* result [[buffer(0)]],
                              bias + 2 * width + feature, 1.0f);
 }
 
-#define REGISTER_PACKS(T, FEATURES)                                     \
-  REGISTER_KERNEL("transform_bias_rescale_qkv_packs_" #FEATURES "_" #T, \
-                  transform_bias_rescale_qkv_packs, T, FEATURES)
+#define REGISTER_PACKS(T, FEATURES)                                                              \
+  REGISTER_KERNEL("attention_projection_packs_" #FEATURES "_" #T, attention_projection_packs, T, \
+                  FEATURES)
 
-#define REGISTER_ATTENTION_PROJECTION(T)                                            \
-  REGISTER_KERNEL("transform_bias_rescale_qkv_" #T, transform_bias_rescale_qkv, T); \
+#define REGISTER_ATTENTION_PROJECTION(T)                                \
+  REGISTER_KERNEL("attention_projection_" #T, attention_projection, T); \
   REGISTER_PACKS(T, 4)
 
 REGISTER_ATTENTION_PROJECTION(float);

@@ -6,7 +6,6 @@
 // multiply_tile() has two implementations: with Metal 4 tensors, matmul2d of Metal Performance
 // Primitives, else simdgroup matrices. The choice is transparent to kernels. Kernel files that
 // include this are built for both (see <metalops/matmul_library.h>).
-// has. Kernel files that include this are built for both (see <metalops/matmul_library.h>).
 #pragma once
 #include <metal_simdgroup>
 #include <metal_simdgroup_matrix>
@@ -664,8 +663,8 @@ inline float4 four(Matrix matrix, int64_t line, int k, int inner) {
 // Skinny GEMM: one simdgroup computes ROWS x COLUMNS elements from (row, column) on, and its lanes
 // split K. It suits products that are bound by loading right. Neither operand is transposed.
 template <int ROWS, int COLUMNS, int PRODUCTS, typename Left, typename Right, typename Epilogue>
-inline void multiply_few_rows(Left left, Right right, Sizes sizes, Epilogue epilogue, int row,
-                              int column, uint lane) {
+inline void multiply_skinny(Left left, Right right, Sizes sizes, Epilogue epilogue, int row,
+                            int column, uint lane) {
   float sums[PRODUCTS][ROWS][COLUMNS];
   for (int p = 0; p < PRODUCTS; ++p) {
     for (int r = 0; r < ROWS; ++r) {

@@ -240,11 +240,12 @@ inline float draw_poisson(float rate, thread RandomNumbers& numbers) {
 }
 
 template <typename T>
-kernel void poisson(device T* output [[buffer(0)]], constant T* rates [[buffer(1)]],
-                    constant RandomParameters& parameters [[buffer(2)]],
-                    constant StridedLayout<2>& layout [[buffer(3)]],
-                    device ErrorMessages* errors [[buffer(4)]],
-                    uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
+kernel void random_poisson(device T* output [[buffer(0)]], constant T* rates [[buffer(1)]],
+                           constant RandomParameters& parameters [[buffer(2)]],
+                           constant StridedLayout<2>& layout [[buffer(3)]],
+                           device ErrorMessages* errors [[buffer(4)]],
+                           uint2 position [[thread_position_in_grid]],
+                           uint2 grid [[threads_per_grid]]) {
   const int64_t element = thread_index(position, grid);
   if (element >= layout.count) {
     return;
@@ -335,11 +336,12 @@ inline float draw_binomial(float count, float probability, thread RandomNumbers&
 }
 
 template <typename T>
-kernel void binomial(device T* output [[buffer(0)]], constant T* counts [[buffer(1)]],
-                     constant T* probabilities [[buffer(2)]],
-                     constant RandomParameters& parameters [[buffer(3)]],
-                     constant StridedLayout<3>& layout [[buffer(4)]],
-                     uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
+kernel void random_binomial(device T* output [[buffer(0)]], constant T* counts [[buffer(1)]],
+                            constant T* probabilities [[buffer(2)]],
+                            constant RandomParameters& parameters [[buffer(3)]],
+                            constant StridedLayout<3>& layout [[buffer(4)]],
+                            uint2 position [[thread_position_in_grid]],
+                            uint2 grid [[threads_per_grid]]) {
   const int64_t element = thread_index(position, grid);
   if (element >= layout.count) {
     return;
@@ -353,9 +355,9 @@ kernel void binomial(device T* output [[buffer(0)]], constant T* counts [[buffer
 
 // ---- instantiations -----------------------------------------------------------------------------
 
-#define REGISTER_RANDOM(T)                    \
-  REGISTER_KERNEL("poisson_" #T, poisson, T); \
-  REGISTER_KERNEL("binomial_" #T, binomial, T)
+#define REGISTER_RANDOM(T)                                  \
+  REGISTER_KERNEL("random_poisson_" #T, random_poisson, T); \
+  REGISTER_KERNEL("random_binomial_" #T, random_binomial, T)
 
 REGISTER_RANDOM(float);
 REGISTER_RANDOM(half);

@@ -198,10 +198,11 @@ inline enable_if_t<c10::metal::is_complex_v<T>, T> logspace_value(
 }
 
 template <typename T>
-kernel void logspace(device T* output [[buffer(0)]],
-                     constant LogspaceParameters& parameters [[buffer(1)]],
-                     constant StridedLayout<1>& layout [[buffer(2)]],
-                     uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
+kernel void range_logspace(device T* output [[buffer(0)]],
+                           constant LogspaceParameters& parameters [[buffer(1)]],
+                           constant StridedLayout<1>& layout [[buffer(2)]],
+                           uint2 position [[thread_position_in_grid]],
+                           uint2 grid [[threads_per_grid]]) {
   const int64_t index = thread_index(position, grid);
   if (index < layout.count) {
     const auto offsets = offsets_of(index, layout);
@@ -209,7 +210,7 @@ kernel void logspace(device T* output [[buffer(0)]],
   }
 }
 
-#define REGISTER_LOGSPACE(T) REGISTER_KERNEL("logspace_" #T, logspace, T)
+#define REGISTER_LOGSPACE(T) REGISTER_KERNEL("range_logspace_" #T, range_logspace, T)
 
 REGISTER_LOGSPACE(float);
 REGISTER_LOGSPACE(half);

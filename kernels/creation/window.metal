@@ -13,7 +13,7 @@ using namespace metalops;
 // growth of the Bessel functions, exp(beta sqrt(1 - r^2) - beta), is factored out so that they do
 // not overflow, and the difference in its exponent is computed without cancellation.
 template <typename T>
-kernel void kaiser_window(device T* output [[buffer(0)]],
+kernel void window_kaiser(device T* output [[buffer(0)]],
                           constant KaiserWindowParameters& parameters [[buffer(1)]],
                           uint2 position [[thread_position_in_grid]],
                           uint2 grid [[threads_per_grid]]) {
@@ -32,7 +32,7 @@ kernel void kaiser_window(device T* output [[buffer(0)]],
   output[index] = static_cast<T>(bessel * growth);
 }
 
-#define REGISTER_KAISER_WINDOW(T) REGISTER_KERNEL("kaiser_window_" #T, kaiser_window, T)
+#define REGISTER_KAISER_WINDOW(T) REGISTER_KERNEL("window_kaiser_" #T, window_kaiser, T)
 
 REGISTER_KAISER_WINDOW(float);
 REGISTER_KAISER_WINDOW(half);

@@ -27,10 +27,11 @@ inline int64_t count_below(device const T* numbers, int64_t count, int64_t bound
 
 // Computes CSR row pointers. One thread per row, and one for the end of the last row.
 template <typename T, typename R>
-kernel void row_pointers(device R* pointers [[buffer(0)]], device const T* rows [[buffer(1)]],
-                         constant CompressedIndicesParameters& p [[buffer(2)]],
-                         device ErrorMessages* errors [[buffer(3)]],
-                         uint row [[thread_position_in_grid]]) {
+kernel void compressed_indices_row_pointers(device R* pointers [[buffer(0)]],
+                                            device const T* rows [[buffer(1)]],
+                                            constant CompressedIndicesParameters& p [[buffer(2)]],
+                                            device ErrorMessages* errors [[buffer(3)]],
+                                            uint row [[thread_position_in_grid]]) {
   const int64_t found = count_below(rows, p.elements, row);
   const bool is_first = row == 0;
   if ((is_first && found != 0) || (row == p.rows && found != p.elements)) {
@@ -44,9 +45,10 @@ kernel void row_pointers(device R* pointers [[buffer(0)]], device const T* rows 
 
 // Computes row indices from CSR row pointers. One thread per element and matrix.
 template <typename T, typename R>
-kernel void row_indices(device R* rows [[buffer(0)]], device const T* pointers [[buffer(1)]],
-                        constant CompressedIndicesParameters& p [[buffer(2)]],
-                        uint2 position [[thread_position_in_grid]]) {
+kernel void compressed_indices_row_indices(device R* rows [[buffer(0)]],
+                                           device const T* pointers [[buffer(1)]],
+                                           constant CompressedIndicesParameters& p [[buffer(2)]],
+                                           uint2 position [[thread_position_in_grid]]) {
   device const T* const own = pointers + position.y * (p.rows + 1);
   const int64_t element = position.x;
   // The last row that begins at or before this element.
@@ -54,9 +56,10 @@ kernel void row_indices(device R* rows [[buffer(0)]], device const T* pointers [
   rows[position.y * p.elements + element] = static_cast<R>(row);
 }
 
-#define REGISTER_COMPRESSED_INDICES(T, R)                         \
-  REGISTER_KERNEL("row_pointers_" #T "_" #R, row_pointers, T, R); \
-  REGISTER_KERNEL("row_indices_" #T "_" #R, row_indices, T, R)
+#define REGISTER_COMPRESSED_INDICES(T, R)                                                        \
+  REGISTER_KERNEL("compressed_indices_row_pointers_" #T "_" #R, compressed_indices_row_pointers, \
+                  T, R);                                                                         \
+  REGISTER_KERNEL("compressed_indices_row_indices_" #T "_" #R, compressed_indices_row_indices, T, R)
 
 REGISTER_COMPRESSED_INDICES(int, int);
 REGISTER_COMPRESSED_INDICES(int, long);

@@ -28,12 +28,13 @@ inline bool wrap_index(thread int64_t& index, int64_t size) {
 
 // layout: that of the output and of the indices.
 template <typename T>
-kernel void take(device T* output [[buffer(0)]], constant T* input [[buffer(1)]],
-                 constant long* indices [[buffer(2)]],
-                 constant StridedLayout<2>& layout [[buffer(3)]],
-                 constant StridedLayout<1>& input_layout [[buffer(4)]],
-                 device ErrorMessages* errors [[buffer(5)]],
-                 uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
+kernel void indexing_take(device T* output [[buffer(0)]], constant T* input [[buffer(1)]],
+                          constant long* indices [[buffer(2)]],
+                          constant StridedLayout<2>& layout [[buffer(3)]],
+                          constant StridedLayout<1>& input_layout [[buffer(4)]],
+                          device ErrorMessages* errors [[buffer(5)]],
+                          uint2 position [[thread_position_in_grid]],
+                          uint2 grid [[threads_per_grid]]) {
   const int64_t element = thread_index(position, grid);
   if (element >= layout.count) {
     return;
@@ -64,12 +65,13 @@ inline int64_t put_offset(thread array<int64_t, 2>& offsets, constant long* indi
 }
 
 template <typename T>
-kernel void put(device T* self [[buffer(0)]], constant T* source [[buffer(1)]],
-                constant long* indices [[buffer(2)]],
-                constant StridedLayout<2>& layout [[buffer(3)]],
-                constant StridedLayout<1>& self_layout [[buffer(4)]],
-                device ErrorMessages* errors [[buffer(5)]],
-                uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
+kernel void indexing_put(device T* self [[buffer(0)]], constant T* source [[buffer(1)]],
+                         constant long* indices [[buffer(2)]],
+                         constant StridedLayout<2>& layout [[buffer(3)]],
+                         constant StridedLayout<1>& self_layout [[buffer(4)]],
+                         device ErrorMessages* errors [[buffer(5)]],
+                         uint2 position [[thread_position_in_grid]],
+                         uint2 grid [[threads_per_grid]]) {
   const int64_t element = thread_index(position, grid);
   if (element >= layout.count) {
     return;
@@ -98,13 +100,13 @@ inline void accumulate(device bool* data, int64_t index, bool value) {
 }
 
 template <typename T>
-kernel void put_accumulate(device T* self [[buffer(0)]], constant T* source [[buffer(1)]],
-                           constant long* indices [[buffer(2)]],
-                           constant StridedLayout<2>& layout [[buffer(3)]],
-                           constant StridedLayout<1>& self_layout [[buffer(4)]],
-                           device ErrorMessages* errors [[buffer(5)]],
-                           uint2 position [[thread_position_in_grid]],
-                           uint2 grid [[threads_per_grid]]) {
+kernel void indexing_put_accumulate(device T* self [[buffer(0)]], constant T* source [[buffer(1)]],
+                                    constant long* indices [[buffer(2)]],
+                                    constant StridedLayout<2>& layout [[buffer(3)]],
+                                    constant StridedLayout<1>& self_layout [[buffer(4)]],
+                                    device ErrorMessages* errors [[buffer(5)]],
+                                    uint2 position [[thread_position_in_grid]],
+                                    uint2 grid [[threads_per_grid]]) {
   const int64_t element = thread_index(position, grid);
   if (element >= layout.count) {
     return;
@@ -184,14 +186,15 @@ inline float row_norm(device T* row, constant EmbeddingRenormParameters& paramet
 // Renormalises a row. One simdgroup per index; the first one for a row marks it in `visited`, which
 // is initially zero, and scales it.
 template <typename T, typename Index>
-kernel void embedding_renorm(device T* weight [[buffer(0)]], constant Index* indices [[buffer(1)]],
-                             device atomic_uint* visited [[buffer(2)]],
-                             constant EmbeddingRenormParameters& parameters [[buffer(3)]],
-                             constant StridedLayout<1>& layout [[buffer(4)]],
-                             device ErrorMessages* errors [[buffer(5)]],
-                             uint group [[threadgroup_position_in_grid]],
-                             uint groups [[threadgroups_per_grid]],
-                             uint lane [[thread_index_in_simdgroup]]) {
+kernel void indexing_embedding_renorm(device T* weight [[buffer(0)]],
+                                      constant Index* indices [[buffer(1)]],
+                                      device atomic_uint* visited [[buffer(2)]],
+                                      constant EmbeddingRenormParameters& parameters [[buffer(3)]],
+                                      constant StridedLayout<1>& layout [[buffer(4)]],
+                                      device ErrorMessages* errors [[buffer(5)]],
+                                      uint group [[threadgroup_position_in_grid]],
+                                      uint groups [[threadgroups_per_grid]],
+                                      uint lane [[thread_index_in_simdgroup]]) {
   using W = typename wide<T>::type;
   for (int64_t element = group; element < layout.count; element += groups) {
     const auto offsets = offsets_of(element, layout);
@@ -226,16 +229,17 @@ kernel void embedding_renorm(device T* weight [[buffer(0)]], constant Index* ind
 
 // ---- instantiations -----------------------------------------------------------------------------
 
-#define REGISTER_TAKE_AND_PUT(T)        \
-  REGISTER_KERNEL("take_" #T, take, T); \
-  REGISTER_KERNEL("put_" #T, put, T)
+#define REGISTER_TAKE_AND_PUT(T)                          \
+  REGISTER_KERNEL("indexing_take_" #T, indexing_take, T); \
+  REGISTER_KERNEL("indexing_put_" #T, indexing_put, T)
 
 REGISTER_TAKE_AND_PUT(uchar);
 REGISTER_TAKE_AND_PUT(short);
 REGISTER_TAKE_AND_PUT(int);
 REGISTER_TAKE_AND_PUT(long);
 
-#define REGISTER_PUT_ACCUMULATE(T) REGISTER_KERNEL("put_accumulate_" #T, put_accumulate, T)
+#define REGISTER_PUT_ACCUMULATE(T) \
+  REGISTER_KERNEL("indexing_put_accumulate_" #T, indexing_put_accumulate, T)
 
 REGISTER_PUT_ACCUMULATE(float);
 REGISTER_PUT_ACCUMULATE(half);
@@ -249,7 +253,7 @@ REGISTER_PUT_ACCUMULATE(uchar);
 REGISTER_PUT_ACCUMULATE(bool);
 
 #define REGISTER_EMBEDDING_RENORM_WITH(T, Index) \
-  REGISTER_KERNEL("embedding_renorm_" #T "_" #Index, embedding_renorm, T, Index)
+  REGISTER_KERNEL("indexing_embedding_renorm_" #T "_" #Index, indexing_embedding_renorm, T, Index)
 #define REGISTER_EMBEDDING_RENORM(T)       \
   REGISTER_EMBEDDING_RENORM_WITH(T, long); \
   REGISTER_EMBEDDING_RENORM_WITH(T, int)

@@ -15,11 +15,12 @@ using c10::metal::ErrorMessages;
 inline bool in_order(int64_t start, int64_t end) { return start >= 0 && start <= end; }
 
 // Computes the source rows of the padded tensor, one per thread. Longer sequences are truncated.
-kernel void rows_of_padded(device long* sources [[buffer(0)]], constant long* offsets [[buffer(1)]],
-                           constant JaggedParameters& parameters [[buffer(2)]],
-                           device ErrorMessages* errors [[buffer(3)]],
-                           uint2 position [[thread_position_in_grid]],
-                           uint2 grid [[threads_per_grid]]) {
+kernel void jagged_rows_of_padded(device long* sources [[buffer(0)]],
+                                  constant long* offsets [[buffer(1)]],
+                                  constant JaggedParameters& parameters [[buffer(2)]],
+                                  device ErrorMessages* errors [[buffer(3)]],
+                                  uint2 position [[thread_position_in_grid]],
+                                  uint2 grid [[threads_per_grid]]) {
   const int64_t row = thread_index(position, grid);
   if (row >= parameters.sequences * parameters.length) {
     return;
@@ -78,11 +79,12 @@ inline int64_t sequence_of(int64_t row, constant long* offsets,
 
 // Computes the source rows of the jagged tensor. One thread per value, and at least as many as
 // there are offsets. Values before the first sequence are padding.
-kernel void rows_of_jagged(device long* sources [[buffer(0)]], constant long* offsets [[buffer(1)]],
-                           constant JaggedParameters& parameters [[buffer(2)]],
-                           device ErrorMessages* errors [[buffer(3)]],
-                           uint2 position [[thread_position_in_grid]],
-                           uint2 grid [[threads_per_grid]]) {
+kernel void jagged_rows_of_jagged(device long* sources [[buffer(0)]],
+                                  constant long* offsets [[buffer(1)]],
+                                  constant JaggedParameters& parameters [[buffer(2)]],
+                                  device ErrorMessages* errors [[buffer(3)]],
+                                  uint2 position [[thread_position_in_grid]],
+                                  uint2 grid [[threads_per_grid]]) {
   const int64_t row = thread_index(position, grid);
   check_offsets(row, offsets, parameters, errors);
   if (row >= parameters.rows) {
@@ -96,9 +98,11 @@ kernel void rows_of_jagged(device long* sources [[buffer(0)]], constant long* of
 
 // Moves or pads one element per thread.
 template <typename T>
-kernel void move_rows(device T* to [[buffer(0)]], constant T* from [[buffer(1)]],
-                      constant long* sources [[buffer(2)]], constant T* filling [[buffer(3)]],
-                      uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
+kernel void jagged_move_rows(device T* to [[buffer(0)]], constant T* from [[buffer(1)]],
+                             constant long* sources [[buffer(2)]],
+                             constant T* filling [[buffer(3)]],
+                             uint2 position [[thread_position_in_grid]],
+                             uint2 grid [[threads_per_grid]]) {
   const int64_t source = sources[position.y];
   device T* row = to + static_cast<int64_t>(position.y) * grid.x;
   if (source >= 0) {
@@ -108,7 +112,7 @@ kernel void move_rows(device T* to [[buffer(0)]], constant T* from [[buffer(1)]]
   }
 }
 
-#define REGISTER_MOVE_ROWS(T) REGISTER_KERNEL("move_rows_" #T, move_rows, T)
+#define REGISTER_MOVE_ROWS(T) REGISTER_KERNEL("jagged_move_rows_" #T, jagged_move_rows, T)
 
 REGISTER_MOVE_ROWS(uchar);
 REGISTER_MOVE_ROWS(short);

@@ -104,21 +104,21 @@ kernel void linear_act(device T* result [[buffer(0)]], device T* before [[buffer
 // Skinny GEMM with activation: a threadgroup has four simdgroups, each of which computes ROWS rows
 // x COLUMNS columns. left and right are not transposed.
 template <typename T, int ROWS, int COLUMNS, int PRODUCTS>
-kernel void linear_act_few_rows(device T* result [[buffer(0)]], device T* before [[buffer(1)]],
-                                device const T* left [[buffer(2)]],
-                                device const T* right [[buffer(3)]],
-                                device const T* bias [[buffer(4)]],
-                                constant LinearParameters& parameters [[buffer(5)]],
-                                uint group [[threadgroup_position_in_grid]],
-                                uint simdgroup [[simdgroup_index_in_threadgroup]],
-                                uint lane [[thread_index_in_simdgroup]]) {
+kernel void linear_act_skinny(device T* result [[buffer(0)]], device T* before [[buffer(1)]],
+                              device const T* left [[buffer(2)]],
+                              device const T* right [[buffer(3)]],
+                              device const T* bias [[buffer(4)]],
+                              constant LinearParameters& parameters [[buffer(5)]],
+                              uint group [[threadgroup_position_in_grid]],
+                              uint simdgroup [[simdgroup_index_in_threadgroup]],
+                              uint lane [[thread_index_in_simdgroup]]) {
   const matmul::Dense<T> a{left, parameters.left_stride, false};
   const matmul::Dense<T> b{right, parameters.right_stride, false};
   const matmul::Sizes sizes{parameters.rows, parameters.columns, parameters.inner};
   const uint across = (static_cast<uint>(parameters.columns) + 4 * COLUMNS - 1) / (4 * COLUMNS);
   const int row = static_cast<int>(group / across) * ROWS;
   const int column = static_cast<int>(group % across * 4 + simdgroup) * COLUMNS;
-  matmul::multiply_few_rows<ROWS, COLUMNS, PRODUCTS>(
+  matmul::multiply_skinny<ROWS, COLUMNS, PRODUCTS>(
       a, b, sizes, epilogue_of<T, PRODUCTS>(result, before, bias, parameters), row, column, lane);
 }
 
@@ -197,14 +197,14 @@ REGISTER_TILES(bfloat);
 // Kernels without a tile GEMM are in the library without tensors only.
 #if !defined(__HAVE_TENSOR__)
 
-#define REGISTER_FEW_ROWS(NAME, T, ...) \
-  REGISTER_KERNEL("linear_act_" #NAME "_" #T, linear_act_few_rows, T, __VA_ARGS__)
+#define REGISTER_SKINNY(NAME, T, ...) \
+  REGISTER_KERNEL("linear_act_" #NAME "_" #T, linear_act_skinny, T, __VA_ARGS__)
 
 #define REGISTER_OTHERS(T)                                                        \
-  REGISTER_FEW_ROWS(one, T, 1, 4, 1);                                             \
-  REGISTER_FEW_ROWS(few, T, 4, 2, 1);                                             \
-  REGISTER_FEW_ROWS(one_gated, T, 1, 4, 2);                                       \
-  REGISTER_FEW_ROWS(few_gated, T, 4, 2, 2);                                       \
+  REGISTER_SKINNY(skinny_1, T, 1, 4, 1);                                          \
+  REGISTER_SKINNY(skinny, T, 4, 2, 1);                                            \
+  REGISTER_SKINNY(skinny_1_gated, T, 1, 4, 2);                                    \
+  REGISTER_SKINNY(skinny_gated, T, 4, 2, 2);                                      \
   REGISTER_KERNEL("linear_act_gradient_" #T, linear_act_gradient, T);             \
   REGISTER_KERNEL("linear_act_gradient_gated_" #T, linear_act_gradient_gated, T); \
   REGISTER_KERNEL("linear_act_column_sums_" #T, linear_act_column_sums, T)

@@ -73,7 +73,7 @@ kernel void scaled_mm(
 // Skinny GEMM: a threadgroup has four simdgroups, each of which computes ROWS rows x COLUMNS
 // columns.
 template <typename Scales, int ROWS, int COLUMNS>
-kernel void scaled_mm_few_rows(
+kernel void scaled_mm_skinny(
     device void* result [[buffer(0)]], device const typename Scales::element* left [[buffer(1)]],
     device const uchar* right [[buffer(2)]],
     device const typename Scales::stored* scales [[buffer(3)]],
@@ -89,7 +89,7 @@ kernel void scaled_mm_few_rows(
   const uint across = (static_cast<uint>(parameters.columns) + 4 * COLUMNS - 1) / (4 * COLUMNS);
   const int row = static_cast<int>(group / across) * ROWS;
   const int column = static_cast<int>(group % across * 4 + simdgroup) * COLUMNS;
-  matmul::multiply_few_rows<ROWS, COLUMNS, 1>(
+  matmul::multiply_skinny<ROWS, COLUMNS, 1>(
       a, b, sizes, epilogue_of(result, row_scales, column_scales, bias, result_scale, parameters),
       row, column, lane);
 }
@@ -109,8 +109,8 @@ REGISTER_TILES(E4m3, e4m3);
 // Kernels without a tile GEMM are in the library without tensors only.
 #if !defined(__HAVE_TENSOR__)
 
-#define REGISTER_OTHERS(SCALES, NAME)                                        \
-  REGISTER_KERNEL("scaled_mm_few_" #NAME, scaled_mm_few_rows, SCALES, 4, 2); \
+#define REGISTER_OTHERS(SCALES, NAME)                                         \
+  REGISTER_KERNEL("scaled_mm_skinny_" #NAME, scaled_mm_skinny, SCALES, 4, 2); \
   REGISTER_KERNEL("scaled_mm_decode_" #NAME, scaled_mm_decode, SCALES)
 
 REGISTER_OTHERS(Whole, whole);

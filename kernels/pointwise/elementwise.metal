@@ -64,12 +64,12 @@ inline float split_mantissa(float x, thread int& exponent) {
 
 // frexp of four adjacent elements of contiguous tensors.
 template <typename T>
-kernel void frexp_packs(device vec<T, 4>* mantissa [[buffer(0)]],
-                        device int4* exponent [[buffer(1)]],
-                        constant vec<T, 4>* input [[buffer(2)]],
-                        constant int64_t& count [[buffer(3)]],
-                        uint2 position [[thread_position_in_grid]],
-                        uint2 grid [[threads_per_grid]]) {
+kernel void elementwise_frexp_packs(device vec<T, 4>* mantissa [[buffer(0)]],
+                                    device int4* exponent [[buffer(1)]],
+                                    constant vec<T, 4>* input [[buffer(2)]],
+                                    constant int64_t& count [[buffer(3)]],
+                                    uint2 position [[thread_position_in_grid]],
+                                    uint2 grid [[threads_per_grid]]) {
   const int64_t index = thread_index(position, grid);
   if (index >= count) {
     return;
@@ -91,11 +91,11 @@ kernel void frexp_packs(device vec<T, 4>* mantissa [[buffer(0)]],
 }
 
 template <typename T>
-kernel void frexp_kernel(device T* mantissa [[buffer(0)]], device int* exponent [[buffer(1)]],
-                         constant T* input [[buffer(2)]],
-                         constant StridedLayout<3>& layout [[buffer(3)]],
-                         uint2 position [[thread_position_in_grid]],
-                         uint2 grid [[threads_per_grid]]) {
+kernel void elementwise_frexp(device T* mantissa [[buffer(0)]], device int* exponent [[buffer(1)]],
+                              constant T* input [[buffer(2)]],
+                              constant StridedLayout<3>& layout [[buffer(3)]],
+                              uint2 position [[thread_position_in_grid]],
+                              uint2 grid [[threads_per_grid]]) {
   const int64_t index = thread_index(position, grid);
   if (index >= layout.count) {
     return;
@@ -107,9 +107,9 @@ kernel void frexp_kernel(device T* mantissa [[buffer(0)]], device int* exponent 
   element_at(exponent, offsets[1]) = power;
 }
 
-#define REGISTER_FREXP(T)                        \
-  REGISTER_KERNEL("frexp_" #T, frexp_kernel, T); \
-  REGISTER_KERNEL("frexp_packs_" #T, frexp_packs, T)
+#define REGISTER_FREXP(T)                                         \
+  REGISTER_KERNEL("elementwise_frexp_" #T, elementwise_frexp, T); \
+  REGISTER_KERNEL("elementwise_frexp_packs_" #T, elementwise_frexp_packs, T)
 
 REGISTER_FLOAT_BINARY_OP(heaviside);
 REGISTER_INTEGER_BINARY_OP(heaviside);

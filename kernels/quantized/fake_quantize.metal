@@ -176,15 +176,13 @@ inline void learnable_backward_one(thread float& grad_input, thread float& grad_
   grad_zero_point = grad_output * by_zero_point * grad_factor;
 }
 
-kernel void learnable_backward_packs(device float* grad_input [[buffer(0)]],
-                                     device float* grad_scale [[buffer(1)]],
-                                     device float* grad_zero_point [[buffer(2)]],
-                                     constant float* grad_output [[buffer(3)]],
-                                     constant float* input [[buffer(4)]],
-                                     constant float* scale [[buffer(5)]],
-                                     constant float* zero_point [[buffer(6)]],
-                                     constant FakeQuantizeParameters& parameters [[buffer(7)]],
-                                     uint2 position [[thread_position_in_grid]]) {
+kernel void fake_quantize_learnable_backward_packs(
+    device float* grad_input [[buffer(0)]], device float* grad_scale [[buffer(1)]],
+    device float* grad_zero_point [[buffer(2)]], constant float* grad_output [[buffer(3)]],
+    constant float* input [[buffer(4)]], constant float* scale [[buffer(5)]],
+    constant float* zero_point [[buffer(6)]],
+    constant FakeQuantizeParameters& parameters [[buffer(7)]],
+    uint2 position [[thread_position_in_grid]]) {
   const int64_t channel = channel_of_row(position.y, parameters);
   const Quantizer quantizer = make_quantizer(scale[channel], zero_point[channel], parameters);
   const float factor = parameters.grad_factor;
@@ -214,15 +212,13 @@ kernel void learnable_backward_packs(device float* grad_input [[buffer(0)]],
   *reinterpret_cast<device float4*>(grad_zero_point + first) = by_zero_points;
 }
 
-kernel void learnable_backward_rows(device float* grad_input [[buffer(0)]],
-                                    device float* grad_scale [[buffer(1)]],
-                                    device float* grad_zero_point [[buffer(2)]],
-                                    constant float* grad_output [[buffer(3)]],
-                                    constant float* input [[buffer(4)]],
-                                    constant float* scale [[buffer(5)]],
-                                    constant float* zero_point [[buffer(6)]],
-                                    constant FakeQuantizeParameters& parameters [[buffer(7)]],
-                                    uint2 position [[thread_position_in_grid]]) {
+kernel void fake_quantize_learnable_backward_rows(
+    device float* grad_input [[buffer(0)]], device float* grad_scale [[buffer(1)]],
+    device float* grad_zero_point [[buffer(2)]], constant float* grad_output [[buffer(3)]],
+    constant float* input [[buffer(4)]], constant float* scale [[buffer(5)]],
+    constant float* zero_point [[buffer(6)]],
+    constant FakeQuantizeParameters& parameters [[buffer(7)]],
+    uint2 position [[thread_position_in_grid]]) {
   const int64_t channel = channel_of_row(position.y, parameters);
   const Quantizer quantizer = make_quantizer(scale[channel], zero_point[channel], parameters);
   const int64_t element = position.y * parameters.inner + position.x;
@@ -234,7 +230,7 @@ kernel void learnable_backward_rows(device float* grad_input [[buffer(0)]],
   grad_zero_point[element] = by_zero_point;
 }
 
-kernel void learnable_backward(
+kernel void fake_quantize_learnable_backward(
     device float* grad_input [[buffer(0)]], device float* grad_scale [[buffer(1)]],
     device float* grad_zero_point [[buffer(2)]], constant float* grad_output [[buffer(3)]],
     constant float* input [[buffer(4)]], constant float* scale [[buffer(5)]],
@@ -257,10 +253,11 @@ kernel void learnable_backward(
 
 // ---- choosing scales and zero points ------------------------------------------------------------
 
-kernel void check_zero_points(constant float* zero_point [[buffer(0)]],
-                              constant FakeQuantizeParameters& parameters [[buffer(1)]],
-                              device ErrorMessages* errors [[buffer(2)]],
-                              uint channel [[thread_position_in_grid]]) {
+kernel void fake_quantize_check_zero_points(constant float* zero_point [[buffer(0)]],
+                                            constant FakeQuantizeParameters& parameters
+                                            [[buffer(1)]],
+                                            device ErrorMessages* errors [[buffer(2)]],
+                                            uint channel [[thread_position_in_grid]]) {
   if (channel >= parameters.count) {
     return;
   }
@@ -344,13 +341,13 @@ inline float moving_average(float running, float current, float weight) {
   return isinf(running) ? current : running + weight * (current - running);
 }
 
-kernel void observe(device float* running_min [[buffer(0)]],
-                    device float* running_max [[buffer(1)]], device float* scale [[buffer(2)]],
-                    device int* zero_point [[buffer(3)]], constant float* lowest [[buffer(4)]],
-                    constant float* highest [[buffer(5)]], constant int& observer_on [[buffer(6)]],
-                    constant int& fake_quant_on [[buffer(7)]],
-                    constant MovingAverageParameters& parameters [[buffer(8)]],
-                    uint channel [[thread_position_in_grid]]) {
+kernel void fake_quantize_observe(
+    device float* running_min [[buffer(0)]], device float* running_max [[buffer(1)]],
+    device float* scale [[buffer(2)]], device int* zero_point [[buffer(3)]],
+    constant float* lowest [[buffer(4)]], constant float* highest [[buffer(5)]],
+    constant int& observer_on [[buffer(6)]], constant int& fake_quant_on [[buffer(7)]],
+    constant MovingAverageParameters& parameters [[buffer(8)]],
+    uint channel [[thread_position_in_grid]]) {
   if (channel >= parameters.channels) {
     return;
   }

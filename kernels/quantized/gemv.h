@@ -8,7 +8,7 @@
 #include <kernels/quantized/skinny_gemm.h>
 
 namespace metalops {
-namespace one_row {
+namespace gemv {
 
 // Lines per load: a lane loads as many while it multiplies the ones before.
 constant constexpr int kTogether = 2;
@@ -21,7 +21,7 @@ constant constexpr int kMostThreads = 1024;
 // Loads COUNT adjacent elements that begin at a 16-byte boundary, 16 bytes at a time. Lanes'
 // elements are far apart, so the number of loads matters.
 template <int COUNT, typename T>
-inline void neighbours(thread float* to, device const T* from) {
+inline void load_adjacent(thread float* to, device const T* from) {
   constexpr int in_word = 4 / sizeof(T);
 #pragma unroll
   for (int i = 0; i < COUNT / (4 * in_word); ++i) {
@@ -34,8 +34,8 @@ inline void neighbours(thread float* to, device const T* from) {
   }
 }
 template <int COUNT>
-inline void neighbours(thread float* to, device const float* from) {
-  few_rows::neighbours<COUNT>(to, from);
+inline void load_adjacent(thread float* to, device const float* from) {
+  skinny::load_adjacent<COUNT>(to, from);
 }
 
 // Returns the first line of a threadgroup that has `lines` lines, at most `columns`. The last
@@ -47,7 +47,7 @@ inline int first_line(uint group, int lines, int columns) {
 // Sums each line's partial results over lanes and simdgroups, and stores the totals. parts: for
 // each simdgroup, its lines, of 32 lanes each.
 template <typename T>
-inline void store_lines(few_rows::StoreRow<T> store, threadgroup const float* parts, uint group,
+inline void store_lines(skinny::StoreRow<T> store, threadgroup const float* parts, uint group,
                         int lines, uint simdgroups, uint simdgroup, uint lane) {
   ::metal::threadgroup_barrier(::metal::mem_flags::mem_threadgroup);
   for (int from = 0; from < lines; from += static_cast<int>(simdgroups)) {
@@ -63,5 +63,5 @@ inline void store_lines(few_rows::StoreRow<T> store, threadgroup const float* pa
   }
 }
 
-}  // namespace one_row
+}  // namespace gemv
 }  // namespace metalops

@@ -13,10 +13,10 @@ using namespace metal;
 using c10::metal::ErrorMessages;
 using metalops::GgufLayout;
 using metalops::GgufProduct;
-namespace few_rows = metalops::few_rows;
+namespace skinny = metalops::skinny;
 namespace gguf = metalops::gguf;
 namespace matmul = metalops::matmul;
-namespace one_row = metalops::one_row;
+namespace gemv = metalops::gemv;
 
 namespace metalops {
 namespace matmul {
@@ -104,12 +104,12 @@ REGISTER_TILES(bfloat);
 // Skinny GEMM for types known at run time: each of four simdgroups computes ROWS rows x two
 // columns; a lane takes eight adjacent elements of K at a time.
 template <typename T, int ROWS>
-kernel void gguf_few_rows(device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
-                          device const uchar* data [[buffer(2)]],
-                          device const T* bias [[buffer(3)]], constant GgufProduct& p [[buffer(4)]],
-                          uint group [[threadgroup_position_in_grid]],
-                          uint simdgroup [[simdgroup_index_in_threadgroup]],
-                          uint lane [[thread_index_in_simdgroup]]) {
+kernel void gguf_skinny(device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
+                        device const uchar* data [[buffer(2)]], device const T* bias [[buffer(3)]],
+                        constant GgufProduct& p [[buffer(4)]],
+                        uint group [[threadgroup_position_in_grid]],
+                        uint simdgroup [[simdgroup_index_in_threadgroup]],
+                        uint lane [[thread_index_in_simdgroup]]) {
   constexpr int columns = 2;
   const uint across = (static_cast<uint>(p.columns) + 4 * columns - 1) / (4 * columns);
   const int row = static_cast<int>(group / across) * ROWS;
@@ -155,14 +155,16 @@ inline float place_of_byte(int e) { return e % 2 == 0 ? 1.0f : 0x1p-8f; }
 // Skinny GEMM for types known at compile time: each simdgroup, or each group of p.splits simdgroups
 // (split-K), computes ROWS x COLUMNS elements. Lanes take pieces of lines (gguf_pieces.h).
 template <typename T, typename Type, int ROWS, int COLUMNS>
-kernel void gguf_few_rows_of_pieces(
-    device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
-    device const uchar* data [[buffer(2)]], device const T* bias [[buffer(3)]],
-    constant GgufProduct& p [[buffer(4)]], uint group [[threadgroup_position_in_grid]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup float parts[few_rows::kSimdgroups][ROWS * COLUMNS];
-  const auto block = few_rows::block_of<ROWS, COLUMNS>(group, p.splits, p.rows, p.columns);
-  const auto share = few_rows::share_of<COLUMNS>(block, simdgroup, p.splits);
+kernel void gguf_skinny_pieces(device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
+                               device const uchar* data [[buffer(2)]],
+                               device const T* bias [[buffer(3)]],
+                               constant GgufProduct& p [[buffer(4)]],
+                               uint group [[threadgroup_position_in_grid]],
+                               uint simdgroup [[simdgroup_index_in_threadgroup]],
+                               uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float parts[skinny::kSimdgroups][ROWS * COLUMNS];
+  const auto block = skinny::block_of<ROWS, COLUMNS>(group, p.splits, p.rows, p.columns);
+  const auto share = skinny::share_of<COLUMNS>(block, simdgroup, p.splits);
   const uint exponent = metalops::formats::exponent_of(p.inner);
   constexpr float of_zero = static_cast<float>(Type::zero);
   float sums[ROWS][COLUMNS];
@@ -190,8 +192,8 @@ kernel void gguf_few_rows_of_pieces(
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
         const int64_t row = min(block.row + r, p.rows - 1);
-        few_rows::neighbours<16>(inputs[r],
-                                 left + row * p.inner + Type::first(number) + run * Type::apart);
+        skinny::load_adjacent<16>(inputs[r],
+                                  left + row * p.inner + Type::first(number) + run * Type::apart);
         totals[r] = 0.0f;
 #pragma unroll
         for (int e = 0; e < 16; ++e) {
@@ -233,36 +235,36 @@ kernel void gguf_few_rows_of_pieces(
       }
     }
   }
-  const few_rows::StoreRow<T> store{result, bias, 1.0f, p.rows, p.columns, p.has_bias};
-  few_rows::store_sums(store, sums, parts, block.row, share, p.splits, simdgroup, lane);
+  const skinny::StoreRow<T> store{result, bias, 1.0f, p.rows, p.columns, p.has_bias};
+  skinny::store_sums(store, sums, parts, block.row, share, p.splits, simdgroup, lane);
 }
 
 template <typename Type>
-inline void load_lines(thread typename Type::Stored (&next)[one_row::kTogether],
+inline void load_lines(thread typename Type::Stored (&next)[gemv::kTogether],
                        device const uchar* blocks, uint line_bytes, int number) {
 #pragma unroll
-  for (int c = 0; c < one_row::kTogether; ++c) {
+  for (int c = 0; c < gemv::kTogether; ++c) {
     Type::load(next[c], blocks + c * line_bytes, number);
   }
 }
 
 // GEMV: each threadgroup computes `lines` columns of one row (see gemv.h).
 template <typename T, typename Type>
-[[max_total_threads_per_threadgroup(one_row::kMostThreads)]] kernel void gguf_row(
+[[max_total_threads_per_threadgroup(gemv::kMostThreads)]] kernel void gguf_gemv(
     device T* result [[buffer(0)]], device const T* x [[buffer(1)]],
     device const uchar* data [[buffer(2)]], device const T* bias [[buffer(3)]],
     constant GgufProduct& p [[buffer(4)]], constant int& lines [[buffer(5)]],
     uint group [[threadgroup_position_in_grid]], uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]], uint simdgroups [[simdgroups_per_threadgroup]]) {
-  constexpr int together = one_row::kTogether;
-  threadgroup float parts[one_row::kMostParts * 32];
+  constexpr int together = gemv::kTogether;
+  threadgroup float parts[gemv::kMostParts * 32];
   threadgroup float* const mine = parts + simdgroup * lines * 32 + lane;
   const uint line_bytes = static_cast<uint>(p.right.line_bytes);
   const int own = static_cast<int>(simdgroup * 32 + lane);
   // Lanes past the end load the last piece, and their sums are replaced by zero.
   const int number = min(own, p.inner / 32 - 1);
   device const uchar* const blocks =
-      data + one_row::first_line(group, lines, p.columns) * p.right.line_bytes +
+      data + gemv::first_line(group, lines, p.columns) * p.right.line_bytes +
       Type::block_of(number);
   typename Type::Stored next[together];
   load_lines<Type>(next, blocks, line_bytes, number);
@@ -270,7 +272,7 @@ template <typename T, typename Type>
   float totals[2];
 #pragma unroll
   for (int run = 0; run < 2; ++run) {
-    one_row::neighbours<16>(inputs + run * 16, x + Type::first(number) + run * Type::apart);
+    gemv::load_adjacent<16>(inputs + run * 16, x + Type::first(number) + run * Type::apart);
     totals[run] = 0.0f;
 #pragma unroll
     for (int e = run * 16; e < run * 16 + 16; ++e) {
@@ -299,8 +301,8 @@ template <typename T, typename Type>
       mine[(line + c) * 32] = number == own ? sum : 0.0f;
     }
   }
-  const few_rows::StoreRow<T> store{result, bias, 1.0f, 1, p.columns, p.has_bias};
-  one_row::store_lines(store, parts, group, lines, simdgroups, simdgroup, lane);
+  const skinny::StoreRow<T> store{result, bias, 1.0f, 1, p.columns, p.has_bias};
+  gemv::store_lines(store, parts, group, lines, simdgroups, simdgroup, lane);
 }
 
 // Dequantises eight elements of a line per thread, for all lines or for those in `indices`.
@@ -333,19 +335,18 @@ kernel void gguf_dequantize(device T* result [[buffer(0)]], device const uchar* 
   }
 }
 
-#define REGISTER_OTHERS(T)                                   \
-  REGISTER_KERNEL("gguf_one_row_" #T, gguf_few_rows, T, 1);  \
-  REGISTER_KERNEL("gguf_few_rows_" #T, gguf_few_rows, T, 4); \
+#define REGISTER_OTHERS(T)                                 \
+  REGISTER_KERNEL("gguf_skinny_1_" #T, gguf_skinny, T, 1); \
+  REGISTER_KERNEL("gguf_skinny_" #T, gguf_skinny, T, 4);   \
   REGISTER_KERNEL("gguf_dequantize_" #T, gguf_dequantize, T)
 
 // COLUMNS: the block width of the one-row kernel. More columns load the row's elements less often
 // and use more registers.
-#define REGISTER_PIECES(TYPE, COLUMNS, T)                                                  \
-  REGISTER_KERNEL("gguf_one_row_" #TYPE "_" #T, gguf_few_rows_of_pieces, T, gguf::TYPE, 1, \
-                  COLUMNS);                                                                \
-  REGISTER_KERNEL("gguf_few_rows_" #TYPE "_" #T, gguf_few_rows_of_pieces, T, gguf::TYPE, 4, 2)
+#define REGISTER_PIECES(TYPE, COLUMNS, T)                                                        \
+  REGISTER_KERNEL("gguf_skinny_1_" #TYPE "_" #T, gguf_skinny_pieces, T, gguf::TYPE, 1, COLUMNS); \
+  REGISTER_KERNEL("gguf_skinny_" #TYPE "_" #T, gguf_skinny_pieces, T, gguf::TYPE, 4, 2)
 
-#define REGISTER_ROW(TYPE, T) REGISTER_KERNEL("gguf_row_" #TYPE "_" #T, gguf_row, T, gguf::TYPE)
+#define REGISTER_GEMV(TYPE, T) REGISTER_KERNEL("gguf_gemv_" #TYPE "_" #T, gguf_gemv, T, gguf::TYPE)
 
 #define REGISTER_ALL(T)        \
   REGISTER_OTHERS(T);          \
@@ -354,7 +355,7 @@ kernel void gguf_dequantize(device T* result [[buffer(0)]], device const uchar* 
   REGISTER_PIECES(Q4_K, 8, T); \
   REGISTER_PIECES(Q5_K, 4, T); \
   REGISTER_PIECES(Q6_K, 4, T); \
-  REGISTER_ROW(Q4_K, T)
+  REGISTER_GEMV(Q4_K, T)
 
 REGISTER_ALL(float);
 REGISTER_ALL(half);

@@ -93,11 +93,13 @@ inline void store_scale(device uchar* scales, int64_t i, float scale, ScaleForma
 
 // Quantises contiguous weights; share_of() maps lanes to groups.
 template <typename T>
-kernel void quantize(device uchar* codes [[buffer(0)]], device uchar* scales [[buffer(1)]],
-                     device T* biases [[buffer(2)]], device const T* weights [[buffer(3)]],
-                     device const float* global_scale [[buffer(4)]],
-                     constant PackedLayout& layout [[buffer(5)]],
-                     uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
+kernel void quantized_quantize(device uchar* codes [[buffer(0)]],
+                               device uchar* scales [[buffer(1)]], device T* biases [[buffer(2)]],
+                               device const T* weights [[buffer(3)]],
+                               device const float* global_scale [[buffer(4)]],
+                               constant PackedLayout& layout [[buffer(5)]],
+                               uint2 position [[thread_position_in_grid]],
+                               uint2 grid [[threads_per_grid]]) {
   const GroupShare share = share_of(metalops::thread_index(position, grid), layout);
   device const T* line = weights + share.line * layout.inner;
   float low = INFINITY;
@@ -184,7 +186,7 @@ kernel void quantize(device uchar* codes [[buffer(0)]], device uchar* scales [[b
 
 // Dequantises eight elements of a line per thread, for all lines or for those in `indices`.
 template <typename T>
-kernel void dequantize(
+kernel void quantized_dequantize(
     device T* result [[buffer(0)]], device const uchar* codes [[buffer(1)]],
     device const uchar* scales [[buffer(2)]], device const T* biases [[buffer(3)]],
     device const float* global_scale [[buffer(4)]], device const int64_t* indices [[buffer(5)]],
@@ -249,9 +251,9 @@ kernel void quantized_scales_gradient(device uchar* grad_scales [[buffer(0)]],
   }
 }
 
-#define REGISTER(T)                                 \
-  REGISTER_KERNEL("quantize_" #T, quantize, T);     \
-  REGISTER_KERNEL("dequantize_" #T, dequantize, T); \
+#define REGISTER(T)                                                     \
+  REGISTER_KERNEL("quantized_quantize_" #T, quantized_quantize, T);     \
+  REGISTER_KERNEL("quantized_dequantize_" #T, quantized_dequantize, T); \
   REGISTER_KERNEL("quantized_scales_gradient_" #T, quantized_scales_gradient, T)
 
 REGISTER(float);

@@ -14,9 +14,9 @@ using namespace metal;
 using c10::metal::ErrorMessages;
 using metalops::PackedLayout;
 using metalops::QuantizedProduct;
-namespace few_rows = metalops::few_rows;
+namespace skinny = metalops::skinny;
 namespace matmul = metalops::matmul;
-namespace one_row = metalops::one_row;
+namespace gemv = metalops::gemv;
 namespace packed = metalops::packed;
 
 // The indices of a pair's two matrices. is_there: true if both are in range.
@@ -46,7 +46,7 @@ inline PairPlace pair_place(int64_t pair, device const int64_t* left_index,
 // Skinny GEMM: each simdgroup, or each group of p.splits simdgroups (split-K), computes ROWS x
 // COLUMNS elements. Lines of weights are columns of the result.
 template <typename T, typename Format, int ROWS, int COLUMNS>
-kernel void quantized_few_rows(
+kernel void quantized_matmul_skinny(
     device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
     device const uchar* codes [[buffer(2)]], device const uchar* scales [[buffer(3)]],
     device const T* biases [[buffer(4)]], device const T* bias [[buffer(5)]],
@@ -54,14 +54,14 @@ kernel void quantized_few_rows(
     device const int64_t* right_index [[buffer(8)]], constant QuantizedProduct& p [[buffer(9)]],
     device ErrorMessages* errors [[buffer(10)]], uint group [[threadgroup_position_in_grid]],
     uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup float parts[few_rows::kSimdgroups][ROWS * COLUMNS];
-  const auto block = few_rows::block_of<ROWS, COLUMNS>(group, p.splits, p.rows, p.columns);
+  threadgroup float parts[skinny::kSimdgroups][ROWS * COLUMNS];
+  const auto block = skinny::block_of<ROWS, COLUMNS>(group, p.splits, p.rows, p.columns);
   const PairPlace of = pair_place(block.pair, left_index, right_index, p);
   if (!of.is_there) {
     REPORT_PLACE(errors, of, p);
     return;
   }
-  const auto share = few_rows::share_of<COLUMNS>(block, simdgroup, p.splits);
+  const auto share = skinny::share_of<COLUMNS>(block, simdgroup, p.splits);
   const int row = block.row;
   const int column = share.column;
   // The global factor of all scales is applied at the end.
@@ -114,7 +114,7 @@ kernel void quantized_few_rows(
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
         const int64_t row_of = min(row + r, p.rows - 1);
-        few_rows::neighbours<16>(inputs[r], x + row_of * p.inner + k + h * 16);
+        skinny::load_adjacent<16>(inputs[r], x + row_of * p.inner + k + h * 16);
         float4 four = 0.0f;
 #pragma unroll
         for (int e = 0; e < 16; e += 4) {
@@ -170,8 +170,8 @@ kernel void quantized_few_rows(
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
         float inputs[8];
-        few_rows::neighbours<8>(inputs,
-                                x + static_cast<int64_t>(min(row + r, p.rows - 1)) * p.inner + k);
+        skinny::load_adjacent<8>(inputs,
+                                 x + static_cast<int64_t>(min(row + r, p.rows - 1)) * p.inner + k);
         float dot = 0.0f;
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
@@ -185,13 +185,13 @@ kernel void quantized_few_rows(
       }
     }
   }
-  const few_rows::StoreRow<T> store{result + block.pair * p.rows * p.columns,
-                                    bias,
-                                    packed::global_factor(global_scale, p.right),
-                                    p.rows,
-                                    p.columns,
-                                    p.has_bias};
-  few_rows::store_sums(store, sums, parts, row, share, p.splits, simdgroup, lane);
+  const skinny::StoreRow<T> store{result + block.pair * p.rows * p.columns,
+                                  bias,
+                                  packed::global_factor(global_scale, p.right),
+                                  p.rows,
+                                  p.columns,
+                                  p.has_bias};
+  skinny::store_sums(store, sums, parts, row, share, p.splits, simdgroup, lane);
 }
 
 // A lane's part of kTogether adjacent lines of weights, as stored.
@@ -199,14 +199,14 @@ template <typename T, typename Format>
 struct LinesOfRow {
   typedef typename packed::Scale<T, Format>::type StoredScale;
 
-  packed::Blocks<Format, one_row::kTogether> blocks;
-  StoredScale scales[2][one_row::kTogether];
-  T biases[one_row::kTogether];
+  packed::Blocks<Format, gemv::kTogether> blocks;
+  StoredScale scales[2][gemv::kTogether];
+  T biases[gemv::kTogether];
 
   void load(device const uchar* codes, device const StoredScale* of_groups,
             device const T* biases_of_groups, uint line_bytes, uint line_scales) thread {
 #pragma unroll
-    for (int c = 0; c < one_row::kTogether; ++c) {
+    for (int c = 0; c < gemv::kTogether; ++c) {
       packed::load(blocks, c, codes + c * line_bytes);
       device const StoredScale* const of_line = of_groups + c * line_scales;
       scales[0][c] = of_line[0];
@@ -219,7 +219,7 @@ struct LinesOfRow {
 // GEMV: each threadgroup computes `lines` columns of one row (see gemv.h), for one pair of matrices
 // whose blocks of 32 codes are whole and aligned.
 template <typename T, typename Format>
-[[max_total_threads_per_threadgroup(one_row::kMostThreads)]] kernel void quantized_row(
+[[max_total_threads_per_threadgroup(gemv::kMostThreads)]] kernel void quantized_matmul_gemv(
     device T* result [[buffer(0)]], device const T* x [[buffer(1)]],
     device const uchar* codes [[buffer(2)]], device const uchar* scales [[buffer(3)]],
     device const T* biases [[buffer(4)]], device const T* bias [[buffer(5)]],
@@ -229,9 +229,9 @@ template <typename T, typename Format>
     uint simdgroups [[simdgroups_per_threadgroup]]) {
   typedef packed::Scale<T, Format> Scale;
   typedef typename Scale::type StoredScale;
-  constexpr int together = one_row::kTogether;
+  constexpr int together = gemv::kTogether;
   constexpr int halves = Format::has_short_groups ? 2 : 1;
-  threadgroup float parts[one_row::kMostParts * 32];
+  threadgroup float parts[gemv::kMostParts * 32];
   const uint line_bytes = static_cast<uint>(p.right.line_bytes);
   const uint line_scales = static_cast<uint>(p.right.line_scales);
   const int k = static_cast<int>(simdgroup * 32 + lane) * 32;
@@ -239,7 +239,7 @@ template <typename T, typename Format>
   const int of_codes = min(k, p.inner - 32);
   const uint exponent = metalops::formats::exponent_of(of_codes);
   const int group_of = of_codes >> p.right.group_shift;
-  const int64_t first_line = one_row::first_line(group, lines, p.columns);
+  const int64_t first_line = gemv::first_line(group, lines, p.columns);
   const int64_t first_scale = first_line * p.right.line_scales + group_of;
   device const uchar* const first_codes =
       codes + first_line * p.right.line_bytes + of_codes / 8 * Format::bits;
@@ -249,7 +249,7 @@ template <typename T, typename Format>
   LinesOfRow<T, Format> next;
   next.load(first_codes, first_scales, first_biases, line_bytes, line_scales);
   float inputs[32];
-  one_row::neighbours<32>(inputs, x + of_codes);
+  gemv::load_adjacent<32>(inputs, x + of_codes);
   float total = 0.0f;
 #pragma unroll
   for (int e = 0; e < 32; ++e) {
@@ -299,9 +299,9 @@ template <typename T, typename Format>
           sums[c];
     }
   }
-  const few_rows::StoreRow<T> store{result, bias,      packed::global_factor(global_scale, p.right),
-                                    1,      p.columns, p.has_bias};
-  one_row::store_lines(store, parts, group, lines, simdgroups, simdgroup, lane);
+  const skinny::StoreRow<T> store{result, bias,      packed::global_factor(global_scale, p.right),
+                                  1,      p.columns, p.has_bias};
+  gemv::store_lines(store, parts, group, lines, simdgroups, simdgroup, lane);
 }
 
 constant constexpr int kSplits = 8;
@@ -311,7 +311,7 @@ constant constexpr int kSplits = 8;
 // takes every kSplits-th run of 128 elements of K. Each lane that holds a line of a matrix has 32
 // adjacent codes of it. The order of K does not matter as long as it is the same in both operands.
 template <typename T, typename Format, int TILES>
-kernel void quantized_few_rows_of_matrices(
+kernel void quantized_matmul_skinny_simdgroup_matrix(
     device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
     device const uchar* codes [[buffer(2)]], device const uchar* scales [[buffer(3)]],
     device const T* biases [[buffer(4)]], device const T* bias [[buffer(5)]],
@@ -426,7 +426,7 @@ constant constexpr int kRowSimdgroups = 8;
 // GEMV with transposed weights (x W): lines of weights run along the columns of the result. Each
 // lane has eight columns, and each simdgroup every eighth line.
 template <typename T>
-kernel void quantized_few_rows_transposed(
+kernel void quantized_matmul_gemv_transposed(
     device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
     device const uchar* codes [[buffer(2)]], device const uchar* scales [[buffer(3)]],
     device const T* biases [[buffer(4)]], device const T* bias [[buffer(5)]],
@@ -529,7 +529,7 @@ struct store_with_bias {
 
 // Tile GEMM with quantised weights. One threadgroup per tile.
 template <typename T, typename Tile>
-kernel void quantized_tiles(
+kernel void quantized_matmul_tiles(
     device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
     device const uchar* codes [[buffer(2)]], device const uchar* scales [[buffer(3)]],
     device const T* biases [[buffer(4)]], device const T* bias [[buffer(5)]],
@@ -559,9 +559,11 @@ kernel void quantized_tiles(
                               place);
 }
 
-#define REGISTER_TILES(T)                                                                       \
-  REGISTER_KERNEL("quantized_tiles_small_" #T, quantized_tiles, T, matmul::Tile<16, 64, 1, 4>); \
-  REGISTER_KERNEL("quantized_tiles_large_" #T, quantized_tiles, T, matmul::Tile<64, 64, 2, 2>)
+#define REGISTER_TILES(T)                                                        \
+  REGISTER_KERNEL("quantized_matmul_tiles_small_" #T, quantized_matmul_tiles, T, \
+                  matmul::Tile<16, 64, 1, 4>);                                   \
+  REGISTER_KERNEL("quantized_matmul_tiles_large_" #T, quantized_matmul_tiles, T, \
+                  matmul::Tile<64, 64, 2, 2>)
 
 REGISTER_TILES(float);
 REGISTER_TILES(half);
@@ -569,47 +571,49 @@ REGISTER_TILES(bfloat);
 
 #if !defined(__HAVE_TENSOR__)
 
-#define REGISTER_ONE_ROW(NAME, T, ...) \
-  REGISTER_KERNEL("quantized_one_row_" #NAME "_" #T, quantized_few_rows, T, __VA_ARGS__, 1, 8)
-#define REGISTER_FOUR_ROWS(NAME, T, ...) \
-  REGISTER_KERNEL("quantized_few_rows_" #NAME "_" #T, quantized_few_rows, T, __VA_ARGS__, 4, 4)
-#define REGISTER_MATRICES(NAME, T, ...)                                                  \
-  REGISTER_KERNEL("quantized_few_rows_" #NAME "_" #T, quantized_few_rows_of_matrices, T, \
-                  __VA_ARGS__, 4)
+#define REGISTER_SKINNY_1(NAME, T, ...)                                                  \
+  REGISTER_KERNEL("quantized_matmul_skinny_1_" #NAME "_" #T, quantized_matmul_skinny, T, \
+                  __VA_ARGS__, 1, 8)
+#define REGISTER_SKINNY_4(NAME, T, ...)                                                \
+  REGISTER_KERNEL("quantized_matmul_skinny_" #NAME "_" #T, quantized_matmul_skinny, T, \
+                  __VA_ARGS__, 4, 4)
+#define REGISTER_SKINNY_SIMDGROUP_MATRIX(NAME, T, ...)     \
+  REGISTER_KERNEL("quantized_matmul_skinny_" #NAME "_" #T, \
+                  quantized_matmul_skinny_simdgroup_matrix, T, __VA_ARGS__, 4)
 
-#define REGISTER_ROW(NAME, T, ...) \
-  REGISTER_KERNEL("quantized_row_" #NAME "_" #T, quantized_row, T, __VA_ARGS__)
-#define REGISTER_ROWS(T)                     \
-  REGISTER_ROW(int4, T, packed::Integer<4>); \
-  REGISTER_ROW(mxfp4, T, packed::MXFloat4);  \
-  REGISTER_ROW(nvfp4, T, packed::NVFloat4)
+#define REGISTER_GEMV(NAME, T, ...) \
+  REGISTER_KERNEL("quantized_matmul_gemv_" #NAME "_" #T, quantized_matmul_gemv, T, __VA_ARGS__)
+#define REGISTER_GEMVS(T)                     \
+  REGISTER_GEMV(int4, T, packed::Integer<4>); \
+  REGISTER_GEMV(mxfp4, T, packed::MXFloat4);  \
+  REGISTER_GEMV(nvfp4, T, packed::NVFloat4)
 
-#define REGISTER_FORMATS(FEW_ROWS, T)                      \
-  REGISTER_FORMAT(FEW_ROWS, int1, T, packed::Integer<1>);  \
-  REGISTER_FORMAT(FEW_ROWS, int2, T, packed::Integer<2>);  \
-  REGISTER_FORMAT(FEW_ROWS, int3, T, packed::Integer<3>);  \
-  REGISTER_FORMAT(FEW_ROWS, int4, T, packed::Integer<4>);  \
-  REGISTER_FORMAT(FEW_ROWS, int5, T, packed::Integer<5>);  \
-  REGISTER_FORMAT(FEW_ROWS, int6, T, packed::Integer<6>);  \
-  REGISTER_FORMAT(FEW_ROWS, int7, T, packed::Integer<7>);  \
-  REGISTER_FORMAT(FEW_ROWS, int8, T, packed::Integer<8>);  \
-  REGISTER_FORMAT(FEW_ROWS, signed8, T, packed::Signed8);  \
-  REGISTER_FORMAT(FEW_ROWS, mxfp4, T, packed::MXFloat4);   \
-  REGISTER_FORMAT(FEW_ROWS, nvfp4, T, packed::NVFloat4);   \
-  REGISTER_FORMAT(FEW_ROWS, mxfp8, T, packed::MXFloat8);   \
-  REGISTER_FORMAT(FEW_ROWS, nf4, T, packed::NormalFloat4); \
-  REGISTER_FORMAT(FEW_ROWS, fp4, T, packed::Float4);       \
-  REGISTER_KERNEL("quantized_few_rows_transposed_" #T, quantized_few_rows_transposed, T)
-#define REGISTER_FORMAT(FEW_ROWS, NAME, T, ...) \
-  REGISTER_ONE_ROW(NAME, T, __VA_ARGS__);       \
-  FEW_ROWS(NAME, T, __VA_ARGS__)
+#define REGISTER_FORMATS(SKINNY, T)                      \
+  REGISTER_FORMAT(SKINNY, int1, T, packed::Integer<1>);  \
+  REGISTER_FORMAT(SKINNY, int2, T, packed::Integer<2>);  \
+  REGISTER_FORMAT(SKINNY, int3, T, packed::Integer<3>);  \
+  REGISTER_FORMAT(SKINNY, int4, T, packed::Integer<4>);  \
+  REGISTER_FORMAT(SKINNY, int5, T, packed::Integer<5>);  \
+  REGISTER_FORMAT(SKINNY, int6, T, packed::Integer<6>);  \
+  REGISTER_FORMAT(SKINNY, int7, T, packed::Integer<7>);  \
+  REGISTER_FORMAT(SKINNY, int8, T, packed::Integer<8>);  \
+  REGISTER_FORMAT(SKINNY, signed8, T, packed::Signed8);  \
+  REGISTER_FORMAT(SKINNY, mxfp4, T, packed::MXFloat4);   \
+  REGISTER_FORMAT(SKINNY, nvfp4, T, packed::NVFloat4);   \
+  REGISTER_FORMAT(SKINNY, mxfp8, T, packed::MXFloat8);   \
+  REGISTER_FORMAT(SKINNY, nf4, T, packed::NormalFloat4); \
+  REGISTER_FORMAT(SKINNY, fp4, T, packed::Float4);       \
+  REGISTER_KERNEL("quantized_matmul_gemv_transposed_" #T, quantized_matmul_gemv_transposed, T)
+#define REGISTER_FORMAT(SKINNY, NAME, T, ...) \
+  REGISTER_SKINNY_1(NAME, T, __VA_ARGS__);    \
+  SKINNY(NAME, T, __VA_ARGS__)
 
-REGISTER_ROWS(float);
-REGISTER_ROWS(half);
-REGISTER_ROWS(bfloat);
+REGISTER_GEMVS(float);
+REGISTER_GEMVS(half);
+REGISTER_GEMVS(bfloat);
 
-REGISTER_FORMATS(REGISTER_FOUR_ROWS, float);
-REGISTER_FORMATS(REGISTER_MATRICES, half);
-REGISTER_FORMATS(REGISTER_MATRICES, bfloat);
+REGISTER_FORMATS(REGISTER_SKINNY_4, float);
+REGISTER_FORMATS(REGISTER_SKINNY_SIMDGROUP_MATRIX, half);
+REGISTER_FORMATS(REGISTER_SKINNY_SIMDGROUP_MATRIX, bfloat);
 
 #endif

@@ -5,13 +5,13 @@
 #include <metal_stdlib>
 
 namespace metalops {
-namespace few_rows {
+namespace skinny {
 
 constant constexpr int kSimdgroups = 4;
 
 // Loads COUNT adjacent elements as float; COUNT is a multiple of four.
 template <int COUNT, typename T>
-inline void neighbours(thread float* to, device const T* from) {
+inline void load_adjacent(thread float* to, device const T* from) {
 #pragma unroll
   for (int i = 0; i < COUNT / 4; ++i) {
     const ::metal::vec<T, 4> four = reinterpret_cast<device const ::metal::vec<T, 4>*>(from)[i];
@@ -109,5 +109,5 @@ inline void store_sums(StoreRow<T> store, thread float (&sums)[ROWS][COLUMNS],
   }
 }
 
-}  // namespace few_rows
+}  // namespace skinny
 }  // namespace metalops

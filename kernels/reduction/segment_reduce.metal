@@ -63,11 +63,12 @@ struct Segment {
 };
 
 // Reports invalid segments. One thread per segment and row of offsets.
-kernel void check_segments(constant long* offsets [[buffer(0)]],
-                           constant SegmentReduceParameters& parameters [[buffer(1)]],
-                           device ErrorMessages* errors [[buffer(2)]],
-                           uint2 position [[thread_position_in_grid]],
-                           uint2 grid [[threads_per_grid]]) {
+kernel void segment_reduce_check_segments(constant long* offsets [[buffer(0)]],
+                                          constant SegmentReduceParameters& parameters
+                                          [[buffer(1)]],
+                                          device ErrorMessages* errors [[buffer(2)]],
+                                          uint2 position [[thread_position_in_grid]],
+                                          uint2 grid [[threads_per_grid]]) {
   const int64_t row = thread_index(position, grid);
   const int64_t outer = row / parameters.segments;
   if (outer >= parameters.outer) {

@@ -72,9 +72,9 @@ kernel void adaptive_avg_pool(device T* output [[buffer(0)]], constant T* input 
 
 // Computes the weight with which a window passes its gradient to each of its elements, for each
 // dimension. One thread per depth, height and width of the output.
-kernel void adaptive_shares(device float* shares [[buffer(0)]],
-                            constant PoolingSizes& sizes [[buffer(1)]],
-                            uint entry [[thread_position_in_grid]]) {
+kernel void adaptive_avg_pool_shares(device float* shares [[buffer(0)]],
+                                     constant PoolingSizes& sizes [[buffer(1)]],
+                                     uint entry [[thread_position_in_grid]]) {
   const WindowPlace place(entry, sizes);
   if (place.exists) {
     const uint2 window = adaptive_window(place);

@@ -23,10 +23,11 @@ kernel void adaptive_max_pool(device T* output [[buffer(0)]], device long* indic
 }
 
 // Reports indices that max_pool_backward would miss. One thread per element of the output.
-kernel void check_indices(constant long* indices [[buffer(0)]], constant uint2* table [[buffer(1)]],
-                          constant PoolingSizes& sizes [[buffer(2)]],
-                          device ErrorMessages* errors [[buffer(3)]],
-                          uint3 position [[thread_position_in_grid]]) {
+kernel void adaptive_max_pool_check_indices(constant long* indices [[buffer(0)]],
+                                            constant uint2* table [[buffer(1)]],
+                                            constant PoolingSizes& sizes [[buffer(2)]],
+                                            device ErrorMessages* errors [[buffer(3)]],
+                                            uint3 position [[thread_position_in_grid]]) {
   const PlanePosition at(position, sizes.source);
   const int64_t index = indices[at.element];
   if (!is_found(index, at, table, sizes)) {

@@ -21,12 +21,13 @@ inline int rounded_to_zero(float x) {
 // per plane, a thread per entry. The computation is in float for all dtypes; torch's CPU operator
 // computes in half precision there, and its windows are misplaced.
 template <typename T>
-kernel void fractional_starts(device uint* starts [[buffer(0)]],
-                              constant T* all_samples [[buffer(1)]],
-                              constant FractionalMaxPoolParameters& parameters [[buffer(2)]],
-                              device ErrorMessages* errors [[buffer(3)]],
-                              uint2 position [[thread_position_in_grid]],
-                              uint2 grid [[threads_per_grid]]) {
+kernel void fractional_max_pool_starts(device uint* starts [[buffer(0)]],
+                                       constant T* all_samples [[buffer(1)]],
+                                       constant FractionalMaxPoolParameters& parameters
+                                       [[buffer(2)]],
+                                       device ErrorMessages* errors [[buffer(3)]],
+                                       uint2 position [[thread_position_in_grid]],
+                                       uint2 grid [[threads_per_grid]]) {
   const WindowPlace place(position.x, parameters.sizes);
   const uint last = place.source - parameters.window[place.dimension];
   uint first = last;
@@ -109,9 +110,10 @@ kernel void fractional_max_pool_squares(device T* output [[buffer(0)]],
 //
 // The window of index o begins at o * step, plus or minus less than 1 for a sample between 0 and 1,
 // or less than 2 for other samples, plus rounding errors of float. Numbers here are doubled.
-kernel void fractional_windows(device uint2* table [[buffer(0)]],
-                               constant FractionalMaxPoolParameters& parameters [[buffer(1)]],
-                               uint entry [[thread_position_in_grid]]) {
+kernel void fractional_max_pool_windows(device uint2* table [[buffer(0)]],
+                                        constant FractionalMaxPoolParameters& parameters
+                                        [[buffer(1)]],
+                                        uint entry [[thread_position_in_grid]]) {
   const WindowPlace place(entry, parameters.sizes);
   if (!place.exists) {
     return;
@@ -133,11 +135,12 @@ kernel void fractional_windows(device uint2* table [[buffer(0)]],
 }
 
 // Reports indices that max_pool_backward would miss. One thread per element of the output.
-kernel void check_indices(constant long* indices [[buffer(0)]], constant uint2* table [[buffer(1)]],
-                          constant PoolingSizes& sizes [[buffer(2)]],
-                          constant long& dimensions [[buffer(3)]],
-                          device ErrorMessages* errors [[buffer(4)]],
-                          uint3 position [[thread_position_in_grid]]) {
+kernel void fractional_max_pool_check_indices(constant long* indices [[buffer(0)]],
+                                              constant uint2* table [[buffer(1)]],
+                                              constant PoolingSizes& sizes [[buffer(2)]],
+                                              constant long& dimensions [[buffer(3)]],
+                                              device ErrorMessages* errors [[buffer(4)]],
+                                              uint3 position [[thread_position_in_grid]]) {
   const PlanePosition at(position, sizes.source);
   const int64_t index = indices[at.element];
   if (!is_found(index, at, table, sizes)) {
@@ -151,11 +154,11 @@ kernel void check_indices(constant long* indices [[buffer(0)]], constant uint2* 
   REGISTER_KERNEL("fractional_max_pool_squares_" #WINDOW "_" #T, fractional_max_pool_squares, T, \
                   WINDOW)
 
-#define REGISTER_FRACTIONAL_MAX_POOL(T)                               \
-  REGISTER_KERNEL("fractional_starts_" #T, fractional_starts, T);     \
-  REGISTER_KERNEL("fractional_max_pool_" #T, fractional_max_pool, T); \
-  REGISTER_SQUARES(T, 2);                                             \
-  REGISTER_SQUARES(T, 3);                                             \
+#define REGISTER_FRACTIONAL_MAX_POOL(T)                                             \
+  REGISTER_KERNEL("fractional_max_pool_starts_" #T, fractional_max_pool_starts, T); \
+  REGISTER_KERNEL("fractional_max_pool_" #T, fractional_max_pool, T);               \
+  REGISTER_SQUARES(T, 2);                                                           \
+  REGISTER_SQUARES(T, 3);                                                           \
   REGISTER_MAX_POOL_BACKWARD(T)
 
 REGISTER_FRACTIONAL_MAX_POOL(float);

@@ -82,11 +82,11 @@ inline int64_t pixel_at(Place place, float offset, constant AxisParameters& axis
 }
 
 // Computes the weights of one output pixel per thread.
-kernel void antialias_weights(device float* weights [[buffer(0)]],
-                              device Window* windows [[buffer(1)]],
-                              constant AxisParameters& axis [[buffer(2)]],
-                              uint2 position [[thread_position_in_grid]],
-                              uint2 grid [[threads_per_grid]]) {
+kernel void upsample_aa_weights(device float* weights [[buffer(0)]],
+                                device Window* windows [[buffer(1)]],
+                                constant AxisParameters& axis [[buffer(2)]],
+                                uint2 position [[thread_position_in_grid]],
+                                uint2 grid [[threads_per_grid]]) {
   const int64_t output = thread_index(position, grid);
   if (output >= axis.outputs) {
     return;
@@ -128,7 +128,7 @@ inline int64_t windows_until(int64_t pixel, constant Window* windows, int64_t ou
 
 // Transposes the table: computes the weights that an input pixel has in the windows that contain
 // it. One thread per input pixel. taps: those of the transposed table.
-kernel void transposed_weights(
+kernel void upsample_aa_transposed_weights(
     device float* weights [[buffer(0)]], device Window* windows [[buffer(1)]],
     constant float* original_weights [[buffer(2)]], constant Window* original_windows [[buffer(3)]],
     constant AxisParameters& axis [[buffer(4)]], constant int64_t& taps [[buffer(5)]],
@@ -152,12 +152,12 @@ kernel void transposed_weights(
 
 // Rounds weights for uint8 images to 16-bit fixed point, as on the CPU: multiples of 2^-precision
 // for the largest precision that fits. Runs in one threadgroup.
-kernel void fixed_point_weights(device short* rounded [[buffer(0)]],
-                                device int* precision [[buffer(1)]],
-                                constant float* weights [[buffer(2)]],
-                                constant int64_t& count [[buffer(3)]],
-                                uint lane [[thread_position_in_threadgroup]],
-                                uint lanes [[threads_per_threadgroup]]) {
+kernel void upsample_aa_fixed_point_weights(device short* rounded [[buffer(0)]],
+                                            device int* precision [[buffer(1)]],
+                                            constant float* weights [[buffer(2)]],
+                                            constant int64_t& count [[buffer(3)]],
+                                            uint lane [[thread_position_in_threadgroup]],
+                                            uint lanes [[threads_per_threadgroup]]) {
   threadgroup float shared[c10::metal::simdgroup_size];
   float largest = 0.0f;
   for (int64_t i = lane; i < count; i += lanes) {
@@ -252,25 +252,28 @@ inline void resize_along_axis(device Out* output, constant In* input, Weights ta
 }
 
 template <typename Out, typename In>
-kernel void resize(device Out* output [[buffer(0)]], constant In* input [[buffer(1)]],
-                   constant float* weights [[buffer(2)]], constant Window* windows [[buffer(3)]],
-                   constant ResizeParameters& parameters [[buffer(4)]],
-                   uint2 position [[thread_position_in_grid]]) {
+kernel void upsample_aa_resize(device Out* output [[buffer(0)]], constant In* input [[buffer(1)]],
+                               constant float* weights [[buffer(2)]],
+                               constant Window* windows [[buffer(3)]],
+                               constant ResizeParameters& parameters [[buffer(4)]],
+                               uint2 position [[thread_position_in_grid]]) {
   const FloatWeights table = {weights};
   resize_along_axis(output, input, table, windows, parameters, position);
 }
 
-kernel void resize_bytes(device uchar* output [[buffer(0)]], constant uchar* input [[buffer(1)]],
-                         constant short* weights [[buffer(2)]],
-                         constant Window* windows [[buffer(3)]],
-                         constant ResizeParameters& parameters [[buffer(4)]],
-                         constant int& precision [[buffer(5)]],
-                         uint2 position [[thread_position_in_grid]]) {
+kernel void upsample_aa_resize_bytes(device uchar* output [[buffer(0)]],
+                                     constant uchar* input [[buffer(1)]],
+                                     constant short* weights [[buffer(2)]],
+                                     constant Window* windows [[buffer(3)]],
+                                     constant ResizeParameters& parameters [[buffer(4)]],
+                                     constant int& precision [[buffer(5)]],
+                                     uint2 position [[thread_position_in_grid]]) {
   const FixedPointWeights table = {weights, precision};
   resize_along_axis(output, input, table, windows, parameters, position);
 }
 
-#define REGISTER_RESIZE(Out, In) REGISTER_KERNEL("resize_" #Out "_" #In, resize, Out, In)
+#define REGISTER_RESIZE(Out, In) \
+  REGISTER_KERNEL("upsample_aa_resize_" #Out "_" #In, upsample_aa_resize, Out, In)
 
 REGISTER_RESIZE(float, float);
 REGISTER_RESIZE(half, half);

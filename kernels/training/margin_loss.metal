@@ -82,7 +82,7 @@ inline void report_target(MultiMarginRow<T> row, constant MarginLossParameters& 
 }
 
 template <typename T>
-kernel void multi_margin_loss_short_rows(device float* losses [[buffer(0)]],
+kernel void margin_loss_multi_short_rows(device float* losses [[buffer(0)]],
                                          constant T* input [[buffer(1)]],
                                          constant long* targets [[buffer(2)]],
                                          constant T* weights [[buffer(3)]],
@@ -100,7 +100,7 @@ kernel void multi_margin_loss_short_rows(device float* losses [[buffer(0)]],
 }
 
 template <typename T>
-kernel void multi_margin_loss_rows(
+kernel void margin_loss_multi_rows(
     device float* losses [[buffer(0)]], constant T* input [[buffer(1)]],
     constant long* targets [[buffer(2)]], constant T* weights [[buffer(3)]],
     constant MarginLossParameters& parameters [[buffer(4)]],
@@ -117,7 +117,7 @@ kernel void multi_margin_loss_rows(
 }
 
 template <typename T>
-kernel void multi_margin_loss_backward_short_rows(
+kernel void margin_loss_multi_backward_short_rows(
     device T* grad_input [[buffer(0)]], constant T* grad_output [[buffer(1)]],
     constant T* input [[buffer(2)]], constant long* targets [[buffer(3)]],
     constant T* weights [[buffer(4)]], constant MarginLossParameters& parameters [[buffer(5)]],
@@ -138,7 +138,7 @@ kernel void multi_margin_loss_backward_short_rows(
 }
 
 template <typename T>
-kernel void multi_margin_loss_backward_rows(
+kernel void margin_loss_multi_backward_rows(
     device T* grad_input [[buffer(0)]], constant T* grad_output [[buffer(1)]],
     constant T* input [[buffer(2)]], constant long* targets [[buffer(3)]],
     constant T* weights [[buffer(4)]], constant MarginLossParameters& parameters [[buffer(5)]],
@@ -199,7 +199,7 @@ inline float multilabel_margin_part(int64_t row, device T* is_targets, constant 
 }
 
 template <typename T>
-kernel void multilabel_margin_loss_short_rows(
+kernel void margin_loss_multilabel_short_rows(
     device float* losses [[buffer(0)]], device T* is_target [[buffer(1)]],
     constant T* input [[buffer(2)]], constant long* targets [[buffer(3)]],
     constant MarginLossParameters& parameters [[buffer(4)]],
@@ -215,7 +215,7 @@ kernel void multilabel_margin_loss_short_rows(
 }
 
 template <typename T>
-kernel void multilabel_margin_loss_rows(
+kernel void margin_loss_multilabel_rows(
     device float* losses [[buffer(0)]], device T* is_target [[buffer(1)]],
     constant T* input [[buffer(2)]], constant long* targets [[buffer(3)]],
     constant MarginLossParameters& parameters [[buffer(4)]],
@@ -234,7 +234,7 @@ kernel void multilabel_margin_loss_rows(
 // class violates or, for a target, the classes that violate its own, as often as the target is
 // listed.
 template <typename T>
-kernel void multilabel_margin_loss_backward(
+kernel void margin_loss_multilabel_backward(
     device T* grad_input [[buffer(0)]], constant T* grad_output [[buffer(1)]],
     constant T* input [[buffer(2)]], constant long* all_targets [[buffer(3)]],
     constant T* is_targets [[buffer(4)]], constant MarginLossParameters& parameters [[buffer(5)]],
@@ -279,10 +279,11 @@ kernel void multilabel_margin_loss_backward(
 // ---- reduction ----------------------------------------------------------------------------------
 
 // Sums all losses in one threadgroup.
-kernel void sum_losses(device float* result [[buffer(0)]], constant float* losses [[buffer(1)]],
-                       constant long& count [[buffer(2)]],
-                       uint lane [[thread_position_in_threadgroup]],
-                       uint lanes [[threads_per_threadgroup]]) {
+kernel void margin_loss_sum(device float* result [[buffer(0)]],
+                            constant float* losses [[buffer(1)]],
+                            constant long& count [[buffer(2)]],
+                            uint lane [[thread_position_in_threadgroup]],
+                            uint lanes [[threads_per_threadgroup]]) {
   threadgroup float shared[c10::metal::simdgroup_size];
   float part = 0.0f;
   for (int64_t i = lane; i < count; i += lanes) {
@@ -297,14 +298,14 @@ kernel void sum_losses(device float* result [[buffer(0)]], constant float* losse
 // ---- instantiations -----------------------------------------------------------------------------
 
 #define REGISTER_MARGIN_LOSSES(T)                                                                 \
-  REGISTER_KERNEL("multi_margin_loss_short_rows_" #T, multi_margin_loss_short_rows, T);           \
-  REGISTER_KERNEL("multi_margin_loss_rows_" #T, multi_margin_loss_rows, T);                       \
-  REGISTER_KERNEL("multi_margin_loss_backward_short_rows_" #T,                                    \
-                  multi_margin_loss_backward_short_rows, T);                                      \
-  REGISTER_KERNEL("multi_margin_loss_backward_rows_" #T, multi_margin_loss_backward_rows, T);     \
-  REGISTER_KERNEL("multilabel_margin_loss_short_rows_" #T, multilabel_margin_loss_short_rows, T); \
-  REGISTER_KERNEL("multilabel_margin_loss_rows_" #T, multilabel_margin_loss_rows, T);             \
-  REGISTER_KERNEL("multilabel_margin_loss_backward_" #T, multilabel_margin_loss_backward, T)
+  REGISTER_KERNEL("margin_loss_multi_short_rows_" #T, margin_loss_multi_short_rows, T);           \
+  REGISTER_KERNEL("margin_loss_multi_rows_" #T, margin_loss_multi_rows, T);                       \
+  REGISTER_KERNEL("margin_loss_multi_backward_short_rows_" #T,                                    \
+                  margin_loss_multi_backward_short_rows, T);                                      \
+  REGISTER_KERNEL("margin_loss_multi_backward_rows_" #T, margin_loss_multi_backward_rows, T);     \
+  REGISTER_KERNEL("margin_loss_multilabel_short_rows_" #T, margin_loss_multilabel_short_rows, T); \
+  REGISTER_KERNEL("margin_loss_multilabel_rows_" #T, margin_loss_multilabel_rows, T);             \
+  REGISTER_KERNEL("margin_loss_multilabel_backward_" #T, margin_loss_multilabel_backward, T)
 
 REGISTER_MARGIN_LOSSES(float);
 REGISTER_MARGIN_LOSSES(half);

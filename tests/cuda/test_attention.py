@@ -161,7 +161,9 @@ def test_long_sequences_in_parts_and_results_put_together():
     decoding.test_results_over_other_keys_are_put_together("cpu", torch.float16)
     decoding.test_what_has_seen_nothing_takes_no_part("cpu")
     decoding.test_gradients_of_what_is_put_together("cpu")
-    assert has_launched("merge_attention_half", "merge_attention_backward_float")
+    assert has_launched(
+        "attention_decode_merge_pair_half", "attention_decode_merge_pair_backward_float"
+    )
 
 
 def test_tokens_go_to_their_slots():

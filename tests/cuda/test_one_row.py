@@ -44,7 +44,7 @@ def test_four_bits(sizes, dtype, with_bias):
             x[None], *of_batch, bias, None, None, None, True, 4, group_size, mode
         )
         name = "int4" if mode == "affine" else mode
-        assert launched.pop().startswith(f"quantized_row_{name}_") and not launched
+        assert launched.pop().startswith(f"quantized_matmul_gemv_{name}_") and not launched
         exact = x.double() @ wide.T
         products.assert_right(actual[0], exact if bias is None else exact + bias.double(), dtype)
 
@@ -57,5 +57,5 @@ def test_q4_k(sizes, dtype):
     wide = ops.gguf_dequantize(data, "Q4_K", dtype=torch.float32).double()
     x, bias = packing.make((1, inner), dtype, seed=4), packing.make((columns,), dtype, seed=5)
     actual = _quantized_on_cuda.gguf_linear(x, data, bias, Q4_K)
-    assert launched == [f"gguf_row_Q4_K_{kernel_file.TYPES[dtype]}"]
+    assert launched == [f"gguf_gemv_Q4_K_{kernel_file.TYPES[dtype]}"]
     products.assert_right(actual, x.double() @ wide.T + bias.double(), dtype)

@@ -94,13 +94,16 @@ def test_one_row_of_four_bits(sizes, dtype, kernels):
         x = packing.make((1, sizes[1]), dtype, seed=4)
         actual = ops.quantized_matmul(x.cuda(), *weights, **about)
         products.assert_right(actual, x.double() @ wide.T, dtype)
-    assert all(name.startswith(("quantized_row_", "quantize_", "dequantize_")) for name in kernels)
+    assert all(
+        name.startswith(("quantized_matmul_gemv_", "quantized_quantize_", "quantized_dequantize_"))
+        for name in kernels
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 5, 20, 40])
 def test_pairs_of_matrices(rows, kernels):
     products.test_pairs_of_matrices("cuda", rows)
-    assert any(name.startswith("quantized_") for name in kernels)
+    assert any(name.startswith("quantized_matmul_") for name in kernels)
 
 
 def test_layouts_and_sizes(kernels):
@@ -111,14 +114,18 @@ def test_layouts_and_sizes(kernels):
     products.test_global_scale("cuda")
     packing.test_views_and_gaps_of_the_same_bytes_are_taken("cuda")
     packing.test_empty_weights("cuda")
-    assert {"quantize_float", "dequantize_float", "quantized_row_int4_float"} <= set(kernels)
+    assert {
+        "quantized_quantize_float",
+        "quantized_dequantize_float",
+        "quantized_matmul_gemv_int4_float",
+    } <= set(kernels)
 
 
 def test_gradients(kernels):
     for transpose in (True, False):
         products.test_gradients("cuda", products.FOUR, transpose)
     products.test_autocast_lowers_the_precision("cuda")
-    assert "quantized_few_rows_int4_bfloat" in kernels
+    assert "quantized_matmul_skinny_int4_bfloat" in kernels
 
 
 @pytest.mark.parametrize("dtype", packing.FLOATS, ids=str)

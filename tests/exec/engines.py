@@ -21,7 +21,7 @@ LARGEST = 2**26  # bytes
 EXPECTED = {
     r"(fast_|precise_)?(sin|cos|tan|powr?)(_\w+)?": "the C library's functions of vectors are not those of numbers",
     # clang calls these functions of vectors in group loops; g++ does not.
-    r"pdist_(backward_)?(narrow_)?general|embedding_renorm_float_\w+": "pow of vectors is not that of numbers",
+    r"pdist_(backward_)?(narrow_)?general|indexing_embedding_renorm_float_\w+": "pow of vectors is not that of numbers",
     r"several": "addresses of threadgroup memory, which each engine has elsewhere",
 }
 # Kernels that write vectors of three elements, of whose four places the last one holds nothing.

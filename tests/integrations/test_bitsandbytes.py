@@ -117,7 +117,7 @@ def test_weights_are_multiplied_as_they_are_stored(quant_type, tmp_path):
         x = torch.randn(rows, 128).to("mps")
         with torch.no_grad(), debug.standins() as served:
             _, kernels = kernels_of(lambda x=x: layer(x), tmp_path)
-        assert [kernel.startswith("quantized_") for kernel in kernels] == [True]
+        assert [kernel.startswith("quantized_matmul_") for kernel in kernels] == [True]
         assert served == {}
 
 
@@ -209,4 +209,4 @@ def test_models_of_transformers(nested, tmp_path):
     with torch.no_grad():
         logits, kernels = kernels_of(lambda: quantized(tokens.to("mps")).logits, tmp_path)
         torch.testing.assert_close(logits.cpu(), model(tokens).logits, rtol=1e-3, atol=1e-4)
-    assert sum(kernel.startswith("quantized_") for kernel in kernels) == 14
+    assert sum(kernel.startswith("quantized_matmul_") for kernel in kernels) == 14

@@ -111,7 +111,7 @@ def test_low_bit_models(bits, algorithm, tmp_path):
     config = quant_api.UIntxWeightOnlyConfig(bits, 64, algorithm)
     quantization.quantize_(quantized, config)
     actual, kernels = kernels_of(lambda: quantized(x.to("mps")), tmp_path)
-    assert sum(kernel.startswith("quantized_") for kernel in kernels) == 2
+    assert sum(kernel.startswith("quantized_matmul_") for kernel in kernels) == 2
     # Each bit more halves the error.
     assert relative_error(actual, whole(x)) < 2.0 * 0.5 ** (bits - 1)
     unpacked = copy.deepcopy(whole)

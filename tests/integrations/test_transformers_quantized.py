@@ -56,7 +56,7 @@ def test_generation_by_quantised_products_and_our_attention(tmp_path):
     prompt = tokens(2, 7)
     result, kernels = kernels_of(lambda: generated(model, prompt), tmp_path)
     steps = OPTIONS["max_new_tokens"]
-    assert sum(kernel.startswith("quantized_") for kernel in kernels) == steps * (2 * 7 + 1)
+    assert sum(kernel.startswith("quantized_matmul_") for kernel in kernels) == steps * (2 * 7 + 1)
     assert sum(kernel.startswith("attention_") for kernel in kernels) >= 2 * steps
     # The same weights, unpacked, on the CPU.
     assert result == generated(unpacked(model), prompt)
@@ -114,7 +114,7 @@ def test_checkpoints_of_mlx(tied, tmp_path):
         logits, kernels = kernels_of(lambda: loaded(inputs.to("mps")).logits, tmp_path)
         torch.testing.assert_close(logits.cpu(), reference(inputs).logits, rtol=1e-3, atol=1e-4)
         # The layers of two blocks, of which one is whole, and the head.
-        assert sum(kernel.startswith("quantized_") for kernel in kernels) == 2 * 7 - 1 + 1
+        assert sum(kernel.startswith("quantized_matmul_") for kernel in kernels) == 2 * 7 - 1 + 1
     assert generated(loaded, inputs) == generated(reference, inputs)
 
 
@@ -145,7 +145,7 @@ def test_metal_config(bits, tmp_path):
     assert type(layer).__name__ == "MetalLinear" and layer.weight.dtype == torch.uint32
     x = torch.randn(3, 64, device="mps")
     actual, kernels = kernels_of(lambda: layer(x), tmp_path)
-    assert [kernel.startswith("quantized_") for kernel in kernels] == [True]
+    assert [kernel.startswith("quantized_matmul_") for kernel in kernels] == [True]
     from transformers.integrations.metal_quantization import _affine_dequantize_tensor
 
     weights = (layer.weight.cpu(), layer.scales.cpu(), layer.qbiases.cpu())

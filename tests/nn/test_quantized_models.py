@@ -66,9 +66,10 @@ def test_generation_runs_on_quantised_products_and_our_attention(trained, tmp_pa
     kernels = [launch.kernel for launch in trace.launches]
     layers = sum(isinstance(layer, QuantizedLinear) for layer in quantized.modules())
     assert layers == 4 * script.LAYERS + 1
-    assert sum(name.startswith("quantized_") for name in kernels) == 12 * layers
+    assert sum(name.startswith("quantized_matmul_") for name in kernels) == 12 * layers
     assert sum(name.startswith("attention_") for name in kernels) >= 12 * script.LAYERS
-    assert sum(name.startswith("dequantize_") for name in kernels) == 12  # rows of the embedding
+    # Rows of the embedding.
+    assert sum(name.startswith("quantized_dequantize_") for name in kernels) == 12
     products = [name for name in served if "mm" in name or "linear" in name or "attention" in name]
     assert products == []
     assert actual == generate(unpacked, "cpu")

@@ -63,9 +63,9 @@ std::tuple<Tensor, Tensor, Tensor> transform_bias_rescale_qkv(const Tensor& qkv,
   const auto projected = qkv.contiguous();
   const auto bias = qkv_bias.contiguous();
   const auto features = features_for(projected, bias, head_size);
-  const auto name = features == 1   ? metalops::KernelName(kName) + "_"
-                    : features == 4 ? metalops::KernelName(kName) + "_packs_4_"
-                                    : metalops::KernelName(kName) + "_packs_8_";
+  const auto name = features == 1   ? metalops::KernelName("attention_projection_")
+                    : features == 4 ? metalops::KernelName("attention_projection_packs_4_")
+                                    : metalops::KernelName("attention_projection_packs_8_");
   const auto columns =
       features == 1 ? c10::metal::ceil_div(head_size, parameters.share) : head_size / features;
   const auto rows =

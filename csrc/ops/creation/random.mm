@@ -20,7 +20,7 @@ at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("rando
 metalops::KernelName kernel_name(const char* name, const Tensor& tensor) {
   const auto type = tensor.scalar_type();
   metalops::check_metal_float(name, type);
-  return metalops::KernelName(name) + "_" + metalops::metal_type(type);
+  return metalops::KernelName("random_") + name + "_" + metalops::metal_type(type);
 }
 
 metalops::RandomParameters take_places(const MaybeGenerator& generator, const Tensor& result) {

@@ -34,7 +34,7 @@ Tensor kaiser_window_beta(int64_t window_length, bool periodic, double beta,
   const metalops::KaiserWindowParameters parameters{
       window_length, periodic ? window_length : window_length - 1, static_cast<float>(beta)};
   metalops::launch_threads(metalops::library("window"),
-                           metalops::typed_kernel("kaiser_window_", type), window_length, window,
+                           metalops::typed_kernel("window_kaiser_", type), window_length, window,
                            parameters);
   return window;
 }

@@ -46,7 +46,7 @@ Tensor& coo_to_csr_out(const Tensor& self, int64_t size, bool out_int32, Tensor&
   const auto rows = indices(kName, self);
   metalops::write_contiguous(out, [&](const Tensor& pointers) {
     metalops::launch_rows(metalops::library("compressed_indices"),
-                          metalops::typed_kernel("row_pointers_", rows, pointers), size + 1, 1,
+                          metalops::typed_kernel("compressed_indices_row_pointers_", rows, pointers), size + 1, 1,
                           pointers, rows, CompressedIndicesParameters{size, rows.numel()},
                           metalops::kErrorBuffer);
   });
@@ -79,7 +79,7 @@ Tensor& csr_to_coo_out(const Tensor& crow_indices, const Tensor& col_indices, bo
   const auto elements = col_indices.size(-1);
   const auto rows = at::empty(col_indices.sizes(), out.options());
   metalops::launch_rows(metalops::library("compressed_indices"),
-                        metalops::typed_kernel("row_indices_", pointers, rows), elements,
+                        metalops::typed_kernel("compressed_indices_row_indices_", pointers, rows), elements,
                         rows.numel() / elements, rows, pointers,
                         CompressedIndicesParameters{pointers.size(-1) - 1, elements});
   const auto batch = col_indices.dim() - 1;

@@ -47,7 +47,8 @@ Tensor& take_out(const Tensor& self, const Tensor& index, Tensor& out) {
   const auto layout = metalops::row_major_layout<2>({out, index});
   const auto self_layout = metalops::row_major_layout<1>({self});
   metalops::launch_threads(
-      kernels(), metalops::KernelName("take_") + metalops::metal_type_of_width(self.scalar_type()),
+      kernels(),
+      metalops::KernelName("indexing_take_") + metalops::metal_type_of_width(self.scalar_type()),
       layout.count, out, self, index, layout, self_layout, metalops::kErrorBuffer);
   return out;
 }
@@ -87,8 +88,8 @@ Tensor& put_(Tensor& self, const Tensor& index, const Tensor& source, bool accum
   const auto type = self.scalar_type();
   metalops::launch_threads(
       kernels(),
-      accumulate ? metalops::typed_kernel("put_accumulate_", type)
-                 : metalops::KernelName("put_") + metalops::metal_type_of_width(type),
+      accumulate ? metalops::typed_kernel("indexing_put_accumulate_", type)
+                 : metalops::KernelName("indexing_put_") + metalops::metal_type_of_width(type),
       layout.count, self, source, indices, layout, self_layout, metalops::kErrorBuffer);
   return self;
 }
@@ -115,7 +116,7 @@ Tensor& embedding_renorm_(Tensor& self, const Tensor& indices, double max_norm, 
   const auto visited = at::zeros({self.size(0)}, self.options().dtype(at::kInt));
   constexpr int64_t kMostGroups = 1 << 20;
   metalops::launch_threadgroups(kernels(),
-                                metalops::typed_kernel("embedding_renorm_", type) + "_" +
+                                metalops::typed_kernel("indexing_embedding_renorm_", type) + "_" +
                                     metalops::metal_type(indices.scalar_type()),
                                 std::min(layout.count, kMostGroups), c10::metal::simdgroup_size,
                                 self, indices, visited, parameters, layout, metalops::kErrorBuffer);

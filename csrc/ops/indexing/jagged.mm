@@ -59,8 +59,8 @@ void move_rows(const Tensor& to, const Tensor& from, const Tensor& sources, doub
                      : width == 4 ? "int"
                      : width == 2 ? "short"
                                   : "uchar";
-  metalops::launch_rows(kernels(), metalops::KernelName("move_rows_") + type, bytes / width, rows,
-                        to, from, sources,
+  metalops::launch_rows(kernels(), metalops::KernelName("jagged_move_rows_") + type, bytes / width,
+                        rows, to, from, sources,
                         at::full({kWidest / to.element_size()}, filling, to.options()));
 }
 
@@ -78,7 +78,7 @@ Tensor jagged_to_padded(const Tensor& values, at::TensorList offsets_list,
       at::empty(followed_by({sequences, max_lengths[0]}, values.sizes(), 1), values.options());
   const metalops::JaggedParameters parameters{sequences, max_lengths[0], values.size(0)};
   const auto sources = at::empty({sequences * max_lengths[0]}, offsets.options());
-  metalops::launch_threads(kernels(), "rows_of_padded", sources.numel(), sources, offsets,
+  metalops::launch_threads(kernels(), "jagged_rows_of_padded", sources.numel(), sources, offsets,
                            parameters, metalops::kErrorBuffer);
   move_rows(padded, values.contiguous(), sources, padding_value);
   return padded;
@@ -100,8 +100,8 @@ Tensor padded_to_jagged(const Tensor& padded, at::TensorList offsets_list,
   const auto values = at::empty(followed_by({rows}, padded.sizes(), 2), padded.options());
   const metalops::JaggedParameters parameters{sequences, padded.size(1), rows};
   const auto sources = at::empty({rows}, offsets.options());
-  metalops::launch_threads(kernels(), "rows_of_jagged", std::max(rows, sequences + 1), sources,
-                           offsets, parameters, metalops::kErrorBuffer);
+  metalops::launch_threads(kernels(), "jagged_rows_of_jagged", std::max(rows, sequences + 1),
+                           sources, offsets, parameters, metalops::kErrorBuffer);
   move_rows(values, padded.contiguous(), sources, /*filling=*/0);
   return values;
 }

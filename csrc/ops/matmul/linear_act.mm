@@ -116,7 +116,7 @@ struct Way {
 
 Way way_of(const ProductOperand& left, const ProductOperand& right) {
   if (left.lines <= 4 && !left.is_transposed && !right.is_transposed) {
-    return left.lines == 1 ? Way{kernels(), "_one_", 1, 16} : Way{kernels(), "_few_", 4, 8};
+    return left.lines == 1 ? Way{kernels(), "_skinny_1_", 1, 16} : Way{kernels(), "_skinny_", 4, 8};
   }
   auto& products = metalops::matmul_library("linear_act");
   return left.lines <= 32 ? Way{products, "_small_", 16, 64} : Way{products, "_large_", 64, 64};

@@ -267,7 +267,7 @@ void multiply(const Tensor& result, ScaledResult type, const Tensor& self, const
     int32_t rows;
     int32_t columns;
   };
-  const auto way = left.lines <= 4 ? Way{metalops::library("scaled_mm"), "few_", 4, 8}
+  const auto way = left.lines <= 4 ? Way{metalops::library("scaled_mm"), "skinny_", 4, 8}
                    : left.lines <= 32
                        ? Way{metalops::matmul_library("scaled_mm"), "small_", 16, 64}
                        : Way{metalops::matmul_library("scaled_mm"), "large_", 64, 64};

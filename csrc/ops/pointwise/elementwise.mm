@@ -56,12 +56,12 @@ std::tuple<at::Tensor&, at::Tensor&> frexp_out(const at::Tensor& self, at::Tenso
       metalops::begins_with_pack(mantissa) && metalops::begins_with_pack(exponent) &&
       metalops::begins_with_pack(self)) {
     const auto packs = iter.numel() / metalops::kPack;
-    metalops::launch_threads(kernels(), metalops::KernelName("frexp_packs_") + type, packs,
-                             mantissa, exponent, self, packs);
+    metalops::launch_threads(kernels(), metalops::KernelName("elementwise_frexp_packs_") + type,
+                             packs, mantissa, exponent, self, packs);
   } else {
     const auto layout = metalops::layout_of<3>(iter);
-    metalops::launch_threads(kernels(), metalops::KernelName("frexp_") + type, layout.count,
-                             mantissa, exponent, self, layout);
+    metalops::launch_threads(kernels(), metalops::KernelName("elementwise_frexp_") + type,
+                             layout.count, mantissa, exponent, self, layout);
   }
   return {mantissa, exponent};
 }

@@ -91,8 +91,8 @@ void check_zero_points(const Tensor& zero_point, int64_t quant_min, int64_t quan
                        ZeroPointRounding rounding) {
   auto parameters = parameters_of(zero_point, std::nullopt, quant_min, quant_max);
   parameters.rounding = rounding;
-  metalops::launch_threads(kernels(), "check_zero_points", zero_point.numel(), zero_point,
-                           parameters, metalops::kErrorBuffer);
+  metalops::launch_threads(kernels(), "fake_quantize_check_zero_points", zero_point.numel(),
+                           zero_point, parameters, metalops::kErrorBuffer);
 }
 
 Tensor as_float(const Tensor& tensor) { return tensor.to(at::kFloat).contiguous(); }
@@ -238,8 +238,8 @@ std::tuple<Tensor, Tensor, Tensor> learnable_gradients(
   parameters.adds_before_rounding = true;
   const auto grad = metalops::in_layout_of(grad_input, grad_output);
   const auto values = metalops::in_layout_of(grad_input, input);
-  launch("learnable_backward", "", parameters, {grad, values}, grad_input, by_scale, by_zero_point,
-         grad, values, scale, zero_point);
+  launch("fake_quantize_learnable_backward", "", parameters, {grad, values}, grad_input, by_scale,
+         by_zero_point, grad, values, scale, zero_point);
   return {grad_input, by_scale, by_zero_point};
 }
 
@@ -336,8 +336,8 @@ std::tuple<Tensor, Tensor> fused_moving_average(const Tensor& self, const Tensor
                                            static_cast<float>(quant_min),
                                            static_cast<float>(quant_max), symmetric_quant};
   const auto [lowest, highest] = self.reshape({channels, -1}).aminmax(1);
-  metalops::launch_threads(kernels(), "observe", channels, running_min, running_max, scale,
-                           zero_point, lowest, highest, observer_switch, fake_quant_switch,
+  metalops::launch_threads(kernels(), "fake_quantize_observe", channels, running_min, running_max,
+                           scale, zero_point, lowest, highest, observer_switch, fake_quant_switch,
                            parameters);
   const auto axis = per_row_fake_quant ? std::optional<int64_t>(0) : std::nullopt;
   return quantized(self, scale, as_float(zero_point), fake_quant_switch, axis, quant_min,

@@ -151,7 +151,7 @@ GgufWay gguf_way(GgufProduct& p) {
     return {tiles, KernelName("gguf_tiles_large_"), 64, 64};
   }
   const bool is_one = p.rows == 1;
-  const auto name = KernelName(is_one ? "gguf_one_row_" : "gguf_few_rows_");
+  const auto name = KernelName(is_one ? "gguf_skinny_1_" : "gguf_skinny_");
   const int64_t rows = is_one ? 1 : 4;
   const char* const type = gguf_type_name(p.right.type);
   if (type[0] == '\0') {

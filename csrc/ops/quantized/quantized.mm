@@ -164,7 +164,7 @@ std::tuple<Tensor, Tensor, Tensor> quantize(const Tensor& weight, const MaybeTen
   const auto biases =
       has_biases ? at::empty(sizes, weight.options()) : at::empty({0}, weight.options());
   const auto from = weight.contiguous();
-  metalops::launch_threads(quantized_kernels(), metalops::typed_kernel("quantize_", weight),
+  metalops::launch_threads(quantized_kernels(), metalops::typed_kernel("quantized_quantize_", weight),
                            threads_of_groups(layout, 1), codes, scales, has_biases ? biases : from,
                            from, global_scale.value_or(from), layout);
   return {codes, scales, biases};
@@ -200,7 +200,7 @@ Tensor dequantize(const Tensor& packed, const Tensor& scales, const MaybeTensor&
   const auto result = at::empty(sizes, packed.options().dtype(dtype));
   constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
   TORCH_CHECK(lines <= kMost, kName, ": ", lines, " rows are too many for MPS");
-  metalops::launch_rows(quantized_kernels(), metalops::typed_kernel("dequantize_", dtype),
+  metalops::launch_rows(quantized_kernels(), metalops::typed_kernel("quantized_dequantize_", dtype),
                         static_cast<uint64_t>(layout.inner / 8), static_cast<uint64_t>(lines),
                         result, weights.codes, weights.scales, weights.biases, weights.global_scale,
                         rows, layout, indices.has_value(), metalops::kErrorBuffer);

@@ -60,11 +60,11 @@ ProductWay product_way(QuantizedProduct& p, int64_t pairs, at::ScalarType type) 
   constexpr int32_t kFewRows = 8;
   if (p.rows <= kFewRows) {
     if (p.right_transposed) {
-      return {product_kernels(), KernelName("quantized_few_rows_transposed"), 1, 256, 256};
+      return {product_kernels(), KernelName("quantized_matmul_gemv_transposed"), 1, 256, 256};
     }
     const char* const format = format_name(p.right);
     if (p.rows > 1 && type != at::kFloat && p.right.is_aligned && p.inner % 32 == 0) {
-      return {product_kernels(), KernelName("quantized_few_rows_") + format, 8, 32, 256};
+      return {product_kernels(), KernelName("quantized_matmul_skinny_") + format, 8, 32, 256};
     }
     const bool are_more = p.rows > 1 && type == at::kFloat;
     const int64_t rows = are_more ? 4 : 1;
@@ -72,15 +72,16 @@ ProductWay product_way(QuantizedProduct& p, int64_t pairs, at::ScalarType type) 
     p.splits = metalops::splits_of(pairs * c10::metal::ceil_div<int64_t>(p.rows, rows) *
                                        c10::metal::ceil_div<int64_t>(p.columns, columns),
                                    p.inner);
-    return {product_kernels(),
-            KernelName(are_more ? "quantized_few_rows_" : "quantized_one_row_") + format, rows,
-            4 / p.splits * columns, 128};
+    return {
+        product_kernels(),
+        KernelName(are_more ? "quantized_matmul_skinny_" : "quantized_matmul_skinny_1_") + format,
+        rows, 4 / p.splits * columns, 128};
   }
   auto& tiles = metalops::matmul_library("quantized_matmul");
   if (p.rows <= 32) {
-    return {tiles, KernelName("quantized_tiles_small"), 16, 64, 128};
+    return {tiles, KernelName("quantized_matmul_tiles_small"), 16, 64, 128};
   }
-  return {tiles, KernelName("quantized_tiles_large"), 64, 64, 128};
+  return {tiles, KernelName("quantized_matmul_tiles_large"), 64, 64, 128};
 }
 
 int32_t size_of_product(int64_t size) {

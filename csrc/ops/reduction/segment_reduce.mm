@@ -250,8 +250,9 @@ Tensor segment_reduce(const Tensor& data, std::string_view reduce, const MaybeTe
   auto sizes = data.sizes().vec();
   sizes[axis] = parameters.segments;
   const auto results = at::empty(sizes, data.options());
-  metalops::launch_threads(kernels(), "check_segments", parameters.outer * parameters.segments,
-                           segmentation.offsets, parameters, metalops::kErrorBuffer);
+  metalops::launch_threads(kernels(), "segment_reduce_check_segments",
+                           parameters.outer * parameters.segments, segmentation.offsets, parameters,
+                           metalops::kErrorBuffer);
   const auto name = KernelName("segment_reduce_") + name_of(reduction) + "_";
   const auto metal_type = metalops::metal_type(type);
   const auto elements = data.contiguous();

@@ -57,7 +57,8 @@ Tensor windows_of(const metalops::PoolingSizes& sizes, const Tensor& like) {
 }
 
 Tensor shares_of(const metalops::PoolingSizes& sizes, const Tensor& like) {
-  return metalops::pooling_table(kernels(), "adaptive_shares", sizes, sizes, at::kFloat, like);
+  return metalops::pooling_table(kernels(), "adaptive_avg_pool_shares", sizes, sizes, at::kFloat,
+                                 like);
 }
 
 // Launches kernel NAME, which computes `result` from `source`.

@@ -61,8 +61,8 @@ Tensor& pool_backward_out(const Tensor& grad_output, const Tensor& self, const T
   metalops::check_planes(kName, grad_output, self, output_size);
   metalops::check_pooled_dtype(kName, self.scalar_type());
   const auto sizes = metalops::pooling_sizes(output_size, metalops::last_sizes(self, 3));
-  metalops::max_pool_backward(kernels(), sizes, grad_output, indices, grad_input,
-                              windows_of(sizes, self));
+  metalops::max_pool_backward(kernels(), "adaptive_max_pool_check_indices", sizes, grad_output,
+                              indices, grad_input, windows_of(sizes, self));
   return grad_input;
 }
 

@@ -79,8 +79,8 @@ void pool(const Tensor& self, IntArrayRef kernel_size, IntArrayRef output_size,
     }
     const auto planes = result.numel() / (int64_t{sizes[0]} * sizes[1] * sizes[2]);
     const auto starts = at::empty({planes, entries}, result.options().dtype(at::kInt));
-    metalops::launch_rows(kernels(), metalops::KernelName("fractional_starts_") + type, entries,
-                          planes, starts, random_samples.contiguous(), parameters,
+    metalops::launch_rows(kernels(), metalops::KernelName("fractional_max_pool_starts_") + type,
+                          entries, planes, starts, random_samples.contiguous(), parameters,
                           metalops::kErrorBuffer);
     metalops::launch_planes(kernels(), kernel_for(parameters) + type, result, result,
                             result_indices, self.contiguous(), starts, parameters);
@@ -98,10 +98,10 @@ void pool_backward(const char* name, const Tensor& grad_output, const Tensor& se
   metalops::check_planes(name, grad_output, self, output_size);
   auto parameters = parameters_of(self, kernel_size, output_size);
   parameters.sizes = metalops::backward(parameters.sizes);
-  const auto table = metalops::pooling_table(kernels(), "fractional_windows", parameters.sizes,
-                                             parameters, at::kLong, self);
-  metalops::max_pool_backward(kernels(), parameters.sizes, grad_output, indices, grad_input, table,
-                              parameters.dimensions);
+  const auto table = metalops::pooling_table(kernels(), "fractional_max_pool_windows",
+                                             parameters.sizes, parameters, at::kLong, self);
+  metalops::max_pool_backward(kernels(), "fractional_max_pool_check_indices", parameters.sizes,
+                              grad_output, indices, grad_input, table, parameters.dimensions);
 }
 
 // ---- two dimensions -----------------------------------------------------------------------------

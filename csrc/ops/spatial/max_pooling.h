@@ -28,11 +28,11 @@ METALOPS_HIDDEN inline void write_maxima(const at::Tensor& input, const at::Tens
 }
 
 // Computes the gradient. sizes: from those of the output to those of the input. table: for each
-// element of the input, the range of output elements whose windows may contain it. arguments:
-// further arguments of check_indices.
+// element of the input, the range of output elements whose windows may contain it. checking:
+// the kernel that checks the indices. arguments: its last arguments.
 template <class... Arguments>
 METALOPS_HIDDEN inline void max_pool_backward(at::native::mps::MetalShaderLibrary& library,
-                                              const PoolingSizes& sizes,
+                                              const char* checking, const PoolingSizes& sizes,
                                               const at::Tensor& grad_output,
                                               const at::Tensor& indices,
                                               const at::Tensor& grad_input, const at::Tensor& table,
@@ -42,7 +42,7 @@ METALOPS_HIDDEN inline void max_pool_backward(at::native::mps::MetalShaderLibrar
     at::assert_no_overlap(grad_input, read);
   }
   const auto where = indices.contiguous();
-  launch_planes(library, "check_indices", where, where, table, sizes, arguments..., kErrorBuffer);
+  launch_planes(library, checking, where, where, table, sizes, arguments..., kErrorBuffer);
   write_contiguous(grad_input, [&](const at::Tensor& result) {
     launch_planes(library, typed_kernel("max_pool_backward_", grad_input), result, result,
                   grad_output.contiguous(), where, table, sizes);

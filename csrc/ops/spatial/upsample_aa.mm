@@ -83,7 +83,7 @@ Axis make_axis(int64_t inputs, int64_t outputs, bool align_corners, MaybeScale f
 Table weights(const Axis& axis, const at::TensorOptions& options) {
   const auto& parameters = axis.parameters;
   auto table = empty_table(parameters.inputs, parameters.outputs, parameters.taps, options);
-  metalops::launch_threads(kernels(), "antialias_weights", parameters.outputs, table.weights,
+  metalops::launch_threads(kernels(), "upsample_aa_weights", parameters.outputs, table.weights,
                            table.windows, parameters);
   return table;
 }
@@ -98,8 +98,9 @@ Table transposed_weights(const Axis& axis, const at::TensorOptions& options) {
   const auto most = static_cast<double>(parameters.outputs);
   const auto taps = static_cast<int64_t>(std::min(most, std::floor(span / axis.scale) + 2));
   auto table = empty_table(parameters.outputs, parameters.inputs, taps, options);
-  metalops::launch_threads(kernels(), "transposed_weights", parameters.inputs, table.weights,
-                           table.windows, original.weights, original.windows, parameters, taps);
+  metalops::launch_threads(kernels(), "upsample_aa_transposed_weights", parameters.inputs,
+                           table.weights, table.windows, original.weights, original.windows,
+                           parameters, taps);
   return table;
 }
 
@@ -133,13 +134,13 @@ void resize_dimension(const Tensor& output, const Tensor& input, int64_t dimensi
     const auto fixed = at::empty(table.weights.sizes(), table.weights.options().dtype(at::kShort));
     const auto precision = at::empty({1}, table.weights.options().dtype(at::kInt));
     constexpr uint64_t kThreads = 256;
-    metalops::launch_threadgroups(kernels(), "fixed_point_weights", 1, kThreads, fixed, precision,
-                                  table.weights, table.weights.numel());
-    metalops::launch_rows(kernels(), "resize_bytes", grid_columns, grid_rows, output, input, fixed,
-                          table.windows, parameters, precision);
+    metalops::launch_threadgroups(kernels(), "upsample_aa_fixed_point_weights", 1, kThreads, fixed,
+                                  precision, table.weights, table.weights.numel());
+    metalops::launch_rows(kernels(), "upsample_aa_resize_bytes", grid_columns, grid_rows, output,
+                          input, fixed, table.windows, parameters, precision);
     return;
   }
-  const auto name = metalops::typed_kernel("resize_", output, input);
+  const auto name = metalops::typed_kernel("upsample_aa_resize_", output, input);
   metalops::launch_rows(kernels(), name, grid_columns, grid_rows, output, input, table.weights,
                         table.windows, parameters);
 }

@@ -64,7 +64,7 @@ void reduce_losses(const Tensor& out, bool each, int64_t rows, const Write& writ
   write(losses);
   metalops::write_through(out, is_direct, at::kFloat, [&](const Tensor& sum) {
     constexpr uint64_t kThreads = 256;
-    metalops::launch_threadgroups(kernels(), "sum_losses", 1, kThreads, sum, losses, rows);
+    metalops::launch_threadgroups(kernels(), "margin_loss_sum", 1, kThreads, sum, losses, rows);
   });
 }
 
@@ -123,8 +123,8 @@ Tensor& multi_margin_loss_out(const Tensor& self, const Tensor& target, const Sc
   const auto input = self.contiguous();
   const auto weights = contiguous_weights(weight, input);
   reduce_losses(out, each, parameters.rows, [&](const Tensor& losses) {
-    launch_samples(kName, self.scalar_type(), parameters, losses, input, target.contiguous(),
-                   weights, parameters, metalops::kErrorBuffer);
+    launch_samples("margin_loss_multi", self.scalar_type(), parameters, losses, input,
+                   target.contiguous(), weights, parameters, metalops::kErrorBuffer);
   });
   return out;
 }
@@ -156,8 +156,9 @@ Tensor& multi_margin_loss_backward_out(const Tensor& grad_output, const Tensor& 
   const auto input = self.contiguous();
   const auto weights = contiguous_weights(weight, input);
   metalops::write_contiguous(grad_input, [&](const Tensor& result) {
-    launch_samples(kName, self.scalar_type(), parameters, result, grad_output, input,
-                   target.contiguous(), weights, parameters, metalops::kErrorBuffer);
+    launch_samples("margin_loss_multi_backward", self.scalar_type(), parameters, result,
+                   grad_output, input, target.contiguous(), weights, parameters,
+                   metalops::kErrorBuffer);
   });
   return grad_input;
 }
@@ -204,8 +205,8 @@ std::tuple<Tensor&, Tensor&> multilabel_margin_loss_forward_out(const Tensor& se
   at::assert_no_overlap(output, is_target);
   metalops::write_contiguous(is_target, [&](const Tensor& marks) {
     reduce_losses(output, each, parameters.rows, [&](const Tensor& losses) {
-      launch_samples(kName, self.scalar_type(), parameters, losses, marks, self.contiguous(),
-                     target.contiguous(), parameters, metalops::kErrorBuffer);
+      launch_samples("margin_loss_multilabel", self.scalar_type(), parameters, losses, marks,
+                     self.contiguous(), target.contiguous(), parameters, metalops::kErrorBuffer);
     });
   });
   return {output, is_target};
@@ -239,10 +240,12 @@ Tensor& multilabel_margin_loss_backward_out(const Tensor& grad_output, const Ten
     at::assert_no_overlap(grad_input, read);
   }
   metalops::write_contiguous(grad_input, [&](const Tensor& result) {
-    metalops::launch_threads(
-        kernels(), metalops::KernelName(kName) + "_" + metalops::metal_type(self.scalar_type()),
-        self.numel(), result, grad_output, self.contiguous(), target.contiguous(),
-        is_target.contiguous(), parameters, metalops::kErrorBuffer);
+    metalops::launch_threads(kernels(),
+                             metalops::KernelName("margin_loss_multilabel_backward_") +
+                                 metalops::metal_type(self.scalar_type()),
+                             self.numel(), result, grad_output, self.contiguous(),
+                             target.contiguous(), is_target.contiguous(), parameters,
+                             metalops::kErrorBuffer);
   });
   return grad_input;
 }

@@ -49,7 +49,7 @@ kernel void quantized(device float* result, device const float* residual, device
 }
 
 template <typename T, typename Format, typename Scale>
-kernel void few_rows(device float* result, device const float* residual, device const T* left,
+kernel void skinny(device float* result, device const float* residual, device const T* left,
                      device const uchar* codes, device const Scale* scales, constant int* sizes,
                      uint2 tile [[threadgroup_position_in_grid]],
                      uint lane [[thread_index_in_simdgroup]]) {
@@ -58,7 +58,7 @@ kernel void few_rows(device float* result, device const float* residual, device 
   const matmul::Quantized<T, Format, Scale> b{codes, scales, inner * Format::bits / 8,
                                               inner / group, group};
   const scale_and_add epilogue{result, residual, 0.5f, columns};
-  matmul::multiply_few_rows<2, 4, 1>(a, b, matmul::Sizes{rows, columns, inner}, epilogue,
+  matmul::multiply_skinny<2, 4, 1>(a, b, matmul::Sizes{rows, columns, inner}, epilogue,
                                      tile.y * 2, tile.x * 4, lane);
 }
 
@@ -68,7 +68,7 @@ kernel void few_rows(device float* result, device const float* residual, device 
       device const SCALE*, constant int*, uint2, __VA_ARGS__)
 
 REGISTER_KERNEL(quantized, uint, uint, uint);
-REGISTER_KERNEL(few_rows, uint);
+REGISTER_KERNEL(skinny, uint);
 """
 DTYPES = {"float": torch.float32, "half": torch.float16, "bfloat": torch.bfloat16}
 FORMATS = {"int4": 4, "int8": 8, "e2m1": 4, "e4m3": 8, "e5m2": 8}  # and their bits
@@ -150,7 +150,7 @@ def test_quantized_weights_with_scales_and_an_epilogue(language, number_format, 
     actual = launch(shaders.quantized_kernel, tensors, rows, columns, sizes, **tiles)
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-3)
     few = {"threads": (18 * 32, 19), "group_size": (32, 1)}
-    actual = launch(shaders.few_rows_kernel, tensors, rows, columns, sizes, **few)
+    actual = launch(shaders.skinny_kernel, tensors, rows, columns, sizes, **few)
     # Each code is rounded to the dtype once it is scaled, as where tiles are brought.
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-3)
 

@@ -297,11 +297,11 @@ def test_the_grid_does_not_matter(threads):
     kernels = direct.kernels("random")
     errors = torch.zeros(20_000, dtype=torch.uint8, device="mps")
     drawn = torch.zeros(20, device="mps")
-    kernels.poisson_float(*_kernel_arguments((drawn, rates)), errors, threads=threads)
+    kernels.random_poisson_float(*_kernel_arguments((drawn, rates)), errors, threads=threads)
     assert torch.equal(drawn, torch.poisson(rates, generator=generator))
     generator.set_offset(9)
     arguments = _kernel_arguments((drawn, rates, probabilities))
-    kernels.binomial_float(*arguments, threads=threads)
+    kernels.random_binomial_float(*arguments, threads=threads)
     assert torch.equal(drawn, torch.binomial(rates, probabilities, generator=generator))
 
 
@@ -310,9 +310,9 @@ def test_threads_beyond_the_last_element_do_nothing():
     ones = torch.ones(20, device="mps")
     errors = torch.zeros(20_000, dtype=torch.uint8, device="mps")
     kernels = direct.kernels("random")
-    kernels.poisson_float(*_kernel_arguments((drawn, ones), (5,)), errors, threads=(20, 1))
+    kernels.random_poisson_float(*_kernel_arguments((drawn, ones), (5,)), errors, threads=(20, 1))
     assert (drawn[:5] != 7.5).all() and (drawn[5:] == 7.5).all()
-    kernels.binomial_float(*_kernel_arguments((drawn, ones, ones), (6,)), threads=(20, 1))
+    kernels.random_binomial_float(*_kernel_arguments((drawn, ones, ones), (6,)), threads=(20, 1))
     assert (drawn[:6] == 1).all() and (drawn[6:] == 7.5).all()
 
 

@@ -206,5 +206,5 @@ def test_threads_beyond_the_last_element_do_nothing():
     exponents = [*(0.0, 0.0) * 2, *(4.0, 0.0), *(0.0, 0.0), *(1.0, 0.0), *(0.0, 0.0), *(1.0, 0.0)]
     parameters = direct.as_bytes("q14fqf4x", steps, *exponents, 2, 2.0)
     layout = direct.strided_layout([steps], [[4]])
-    direct.kernels("range").logspace_int(output, parameters, layout, threads=(steps + 7, 1))
+    direct.kernels("range").range_logspace_int(output, parameters, layout, threads=(steps + 7, 1))
     assert output.tolist() == [1, 2, 4, 8, 16] + [-1] * 7

@@ -367,7 +367,9 @@ def test_threads_beyond_the_last_element_of_frexp_do_nothing():
     exponent = torch.full((9,), -1, dtype=torch.int32, device="mps")
     x = torch.full((9,), 12.0, device="mps")
     layout = direct.strided_layout([4], [[4]] * 3)
-    direct.kernels("elementwise").frexp_float(mantissa, exponent, x, layout, threads=(9, 1))
+    direct.kernels("elementwise").elementwise_frexp_float(
+        mantissa, exponent, x, layout, threads=(9, 1)
+    )
     assert mantissa.tolist() == [0.75] * 4 + [-1] * 5
     assert exponent.tolist() == [4] * 4 + [-1] * 5
 

@@ -1,8 +1,8 @@
 // Launch of kernels that are written for their grid, not for a TensorIterator: the arguments are
 // bound to the kernel's buffers 0, 1, 2 and so on.
 //
-//   metalops::launch_threads(library("range"), "logspace_float", layout.count, out, parameters,
-//                            layout);
+//   metalops::launch_threads(library("range"), "range_logspace_float", layout.count, out,
+//                            parameters, layout);
 //
 // Arguments are tensors (bound where they start, whatever their strides), numbers other than
 // double, parameter structs, containers of numbers, and kErrorBuffer.

@@ -188,7 +188,11 @@ def merge(parts: list[Tensor], out: Tensor, lse: Tensor) -> None:
     """Combines two partial results by their lse. parts: out_a, lse_a, out_b and lse_b. out, lse: contiguous."""
     parts = [x.contiguous() for x in parts]
     _KERNELS.grid(
-        f"merge_attention_{TYPES[out.dtype]}", (out.shape[-1], lse.numel()), out, lse, *parts
+        f"attention_decode_merge_pair_{TYPES[out.dtype]}",
+        (out.shape[-1], lse.numel()),
+        out,
+        lse,
+        *parts,
     )
 
 
@@ -196,7 +200,7 @@ def merge_backward(grads: list[Tensor], parts: list[Tensor], gradients: list[Ten
     """Computes the gradients of merge. grads: of the result and its lse. gradients: of the parts, contiguous."""
     rows, features = parts[1].numel(), parts[0].shape[-1]
     _KERNELS.simdgroups(
-        f"merge_attention_backward_{TYPES[parts[0].dtype]}",
+        f"attention_decode_merge_pair_backward_{TYPES[parts[0].dtype]}",
         rows,
         *(*gradients, *(x.contiguous() for x in (*grads, *parts))),
         *(number("q", rows), number("i", features)),

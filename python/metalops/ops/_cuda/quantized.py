@@ -95,7 +95,7 @@ def quantize(weight, global_scale, bits, group_size, mode):
     biases = weight.new_empty(of_groups if about.biases else 0)
     threads = scales.numel() * min(group_size // 8, 32)
     _PACKING.grid(
-        f"quantize_{TYPES[weight.dtype]}",
+        f"quantized_quantize_{TYPES[weight.dtype]}",
         (-(-threads // 32) * 32,),
         *(codes, scales, biases if about.biases else 0, weight.contiguous()),
         *(_or_nothing(global_scale), layout),
@@ -109,7 +109,7 @@ def dequantize(packed, scales, biases, global_scale, indices, bits, group_size, 
     result = packed.new_empty([*rows, w.layout.inner], dtype=dtype)
     indices = None if indices is None else indices.contiguous()
     _PACKING.grid(
-        f"dequantize_{TYPES[dtype]}",
+        f"quantized_dequantize_{TYPES[dtype]}",
         (w.layout.inner // 8, math.prod(rows)),
         *(result, w.codes, w.scales, _or_nothing(w.biases), _or_nothing(w.global_scale)),
         *(_or_nothing(indices), w.layout, number("?", indices is not None), errors_of(result)),
@@ -178,22 +178,22 @@ def matmul(
     is_whole = w.layout.is_aligned and p.inner % 32 == 0
     is_row = rows == pairs == 1 and left is None and right is None and transpose and is_whole
     if is_row and format_name in _WITH_ROWS and _takes_row(columns, p.inner):
-        _launch_row(_FEW, f"quantized_row_{format_name}_{TYPES[x.dtype]}", operands, p)
+        _launch_row(_FEW, f"quantized_matmul_gemv_{format_name}_{TYPES[x.dtype]}", operands, p)
         return result
     kernels, threads = _FEW, 128
     if rows > FEW_ROWS:
-        kernels, name = _TILES, "quantized_tiles_small" if rows <= 32 else "quantized_tiles_large"
+        kernels, name = _TILES, f"quantized_matmul_tiles_{'small' if rows <= 32 else 'large'}"
         down, across = 16 if rows <= 32 else 64, 64
     elif not transpose:
-        name, threads = "quantized_few_rows_transposed", 256
+        name, threads = "quantized_matmul_gemv_transposed", 256
         down, across = 1, 256
     else:
         is_float = x.dtype == torch.float32
         if rows > 1 and not is_float and is_whole:
-            name, down, across, threads = f"quantized_few_rows_{format_name}", 8, 32, 256
+            name, down, across, threads = f"quantized_matmul_skinny_{format_name}", 8, 32, 256
         else:
             are_more = rows > 1 and is_float
-            name = f"quantized_{'few_rows' if are_more else 'one_row'}_{format_name}"
+            name = f"quantized_matmul_{'skinny' if are_more else 'skinny_1'}_{format_name}"
             down, across = (4, 4) if are_more else (1, 8)
             p.splits = _splits(pairs * -(-rows // down) * -(-columns // across), p.inner)
             across = across * 4 // p.splits
@@ -264,9 +264,9 @@ def gguf_linear(x: Tensor, data: Tensor, bias: Tensor | None, qtype: int) -> Ten
         0 if bias is None else bias.contiguous(),
     )
     if rows == 1 and _WITH_PIECES.get(qtype) == "Q4_K" and _takes_row(columns, p.inner):
-        _launch_row(_GGUF, f"gguf_row_Q4_K_{TYPES[x.dtype]}", operands, p)
+        _launch_row(_GGUF, f"gguf_gemv_Q4_K_{TYPES[x.dtype]}", operands, p)
         return result
-    name, down = ("gguf_one_row_", 1) if rows == 1 else ("gguf_few_rows_", 4)
+    name, down = ("gguf_skinny_1_", 1) if rows == 1 else ("gguf_skinny_", 4)
     if qtype in _WITH_PIECES:
         known = _WITH_PIECES[qtype]
         name += f"{known}_"
