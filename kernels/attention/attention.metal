@@ -117,8 +117,8 @@ kernel void attention_forward(
   threadgroup T* const my_weights = weights + row * weight_stride + column;
   const bool is_bare = make.is_bare();
   const attention::Range seen_by_row = make.seen_by(first + row);
-  float largest = -INFINITY;  // the max that weights are relative to
-  float sum = 0.0f;           // over this lane's weights
+  float running_max = -INFINITY;  // the max that weights are relative to
+  float sum = 0.0f;               // over this lane's weights
 
   auto sums = ValueProduct::sums();
   ValueProduct::clear(sums, place);
@@ -152,20 +152,20 @@ kernel void attention_forward(
     for (int c = 0; c < share; c += 4) {
       several = max(several, float4(mine[c], mine[c + 1], mine[c + 2], mine[c + 3]));
     }
-    float most = max(max(several.x, several.y), max(several.z, several.w));
+    float block_max = max(max(several.x, several.y), max(several.z, several.w));
     for (int distance = 1; distance < lanes; distance *= 2) {
-      most = max(most, simd_shuffle_xor(most, static_cast<ushort>(distance)));
+      block_max = max(block_max, simd_shuffle_xor(block_max, static_cast<ushort>(distance)));
     }
-    const bool is_new = most > largest + kSlack;
+    const bool is_new = block_max > running_max + kSlack;
     float factor = 1.0f;
     if (is_new) {
-      factor = largest == -INFINITY ? 0.0f : exp(largest - most);
-      largest = most;
+      factor = running_max == -INFINITY ? 0.0f : exp(running_max - block_max);
+      running_max = block_max;
       sum *= factor;
     }
-    const float base = largest == -INFINITY ? 0.0f : largest;
+    const float shift = running_max == -INFINITY ? 0.0f : running_max;
     for (int c = 0; c < share; ++c) {
-      mine[c] = exp(mine[c] - base);
+      mine[c] = exp(mine[c] - shift);
     }
     float4 sums_of_four(0.0f);
     for (int c = 0; c < share; c += 4) {
@@ -199,9 +199,9 @@ kernel void attention_forward(
   for (int distance = 1; distance < lanes; distance *= 2) {
     sum += simd_shuffle_xor(sum, static_cast<ushort>(distance));
   }
-  attention::Total total{largest, sum, 1.0f};
+  attention::Total total{running_max, sum, 1.0f};
   if (p.has_sinks) {
-    total = attention::with_sink(largest, sum, sinks[s.head]);
+    total = attention::with_sink(running_max, sum, sinks[s.head]);
   }
   if (column == 0) {
     factors[row] = total.factor(p.keep_scale);
@@ -251,11 +251,11 @@ struct Lines {
     return (static_cast<int>(index) + i * attention::kThreads) % (FEATURES / 8) * 8;
   }
 
-  inline void bring(device const T* from, int64_t apart, int lines, int features, bool is_aligned,
-                    uint index) {
+  inline void load(device const T* from, int64_t ld, int lines, int features, bool is_aligned,
+                   uint index) {
 #pragma unroll
     for (int i = 0; i < packs; ++i) {
-      device const T* const at = from + line(index, i) * apart + feature(index, i);
+      device const T* const at = from + line(index, i) * ld + feature(index, i);
       const int count = line(index, i) < lines ? features - feature(index, i) : 0;
       of[i] = uint4(0);
       if (count > 0 && is_aligned) {
@@ -342,10 +342,10 @@ kernel void attention_forward_by_simdgroups(
   }
   auto scores = multiply.template get_destination_cooperative_tensor<decltype(q), Tokens, float>();
   auto weights = multiply.template get_destination_cooperative_tensor<decltype(q), Tokens, T>();
-  auto largest =
+  auto running_max =
       multiply
           .template get_row_reduction_destination_cooperative_tensor<decltype(q), Tokens, float>();
-  auto newest =
+  auto row_values =
       multiply
           .template get_row_reduction_destination_cooperative_tensor<decltype(q), Tokens, float>();
   auto total =
@@ -361,8 +361,8 @@ kernel void attention_forward_by_simdgroups(
     sums[i] = 0.0f;
   }
 #pragma unroll
-  for (uint16_t i = 0; i < largest.get_capacity(); ++i) {
-    largest[i] = -INFINITY;
+  for (uint16_t i = 0; i < running_max.get_capacity(); ++i) {
+    running_max[i] = -INFINITY;
     total[i] = 0.0f;
   }
   // True if the running max of some row is so large that the conversion to base 2 would round off
@@ -372,10 +372,10 @@ kernel void attention_forward_by_simdgroups(
   const attention::Range seen = attention::keys_seen(s, p, first, static_cast<int>(tile_rows));
   const int begin = seen.begin / columns * columns;
   Tile next_keys, next_values;
-  next_keys.bring(keys + begin * p.key.row, p.key.row, s.keys - begin, p.head_size, p.is_aligned,
-                  index);
-  next_values.bring(values + begin * p.value.row, p.value.row, s.keys - begin, p.value_size,
-                    p.is_aligned, index);
+  next_keys.load(keys + begin * p.key.row, p.key.row, s.keys - begin, p.head_size, p.is_aligned,
+                 index);
+  next_values.load(values + begin * p.value.row, p.value.row, s.keys - begin, p.value_size,
+                   p.is_aligned, index);
   for (int at = begin; at < seen.end; at += columns) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
     next_keys.put(key_tile, index);
@@ -383,10 +383,10 @@ kernel void attention_forward_by_simdgroups(
     threadgroup_barrier(mem_flags::mem_threadgroup);
     const int next = at + columns;
     if (next < seen.end) {
-      next_keys.bring(keys + next * p.key.row, p.key.row, s.keys - next, p.head_size, p.is_aligned,
-                      index);
-      next_values.bring(values + next * p.value.row, p.value.row, s.keys - next, p.value_size,
-                        p.is_aligned, index);
+      next_keys.load(keys + next * p.key.row, p.key.row, s.keys - next, p.head_size, p.is_aligned,
+                     index);
+      next_values.load(values + next * p.value.row, p.value.row, s.keys - next, p.value_size,
+                       p.is_aligned, index);
     }
     Tokens key_tokens(key_tile, extents<int, FEATURES, columns>(), array<int, 2>{1, Tile::stride});
     multiply.run(q, key_tokens, scores);
@@ -409,30 +409,32 @@ kernel void attention_forward_by_simdgroups(
         }
       }
     }
-    ::mpp::tensor_ops::reduce_rows(scores, newest, ::mpp::tensor_ops::reduction_operation::max,
+    ::mpp::tensor_ops::reduce_rows(scores, row_values, ::mpp::tensor_ops::reduction_operation::max,
                                    -INFINITY);
     bool is_new = false;
 #pragma unroll
-    for (uint16_t i = 0; i < newest.get_capacity(); ++i) {
-      if (!newest.is_valid_element(i)) {
+    for (uint16_t i = 0; i < row_values.get_capacity(); ++i) {
+      if (!row_values.is_valid_element(i)) {
         continue;
       }
-      const float top = newest[i] * by;
-      const bool exceeds = top > largest[i] + kSlack;
+      const float block_max = row_values[i] * by;
+      const bool exceeds = block_max > running_max[i] + kSlack;
       factor[i] = 1.0f;
       if (exceeds) {
-        factor[i] = largest[i] == -INFINITY ? 0.0f : exp2((largest[i] - top) * log2_e);
-        largest[i] = top;
+        factor[i] =
+            running_max[i] == -INFINITY ? 0.0f : exp2((running_max[i] - block_max) * log2_e);
+        running_max[i] = block_max;
       }
       is_new = is_new || exceeds;
-      newest[i] = largest[i] == -INFINITY ? 0.0f : largest[i];
+      row_values[i] = running_max[i] == -INFINITY ? 0.0f : running_max[i];
     }
     const bool is_any_new = simd_any(is_new);
     if (is_any_new) {
       bool is_mine = false;
 #pragma unroll
-      for (uint16_t i = 0; i < newest.get_capacity(); ++i) {
-        is_mine = is_mine || (newest.is_valid_element(i) && abs(newest[i]) > attention::kRoomy);
+      for (uint16_t i = 0; i < row_values.get_capacity(); ++i) {
+        is_mine =
+            is_mine || (row_values.is_valid_element(i) && abs(row_values[i]) > attention::kRoomy);
       }
       is_far = simd_any(is_mine);
     }
@@ -440,27 +442,27 @@ kernel void attention_forward_by_simdgroups(
 #pragma unroll
       for (auto it = scores.begin(); it != scores.end(); ++it) {
         if (it.is_valid_element()) {
-          *it = fma(*it, by, -*newest.map_iterator(it));
+          *it = fma(*it, by, -*row_values.map_iterator(it));
         }
       }
     }
     const float by_for_base_2 = is_far ? log2_e : by * log2_e;
 #pragma unroll
-    for (uint16_t i = 0; i < newest.get_capacity(); ++i) {
-      newest[i] = is_far ? 0.0f : newest[i] * log2_e;
+    for (uint16_t i = 0; i < row_values.get_capacity(); ++i) {
+      row_values[i] = is_far ? 0.0f : row_values[i] * log2_e;
     }
 #pragma unroll
     for (auto it = scores.begin(); it != scores.end(); ++it) {
       if (it.is_valid_element()) {
-        *it = fast::exp2(fma(*it, by_for_base_2, -*newest.map_iterator(it)));
+        *it = fast::exp2(fma(*it, by_for_base_2, -*row_values.map_iterator(it)));
       }
     }
-    ::mpp::tensor_ops::reduce_rows(scores, newest, ::mpp::tensor_ops::reduction_operation::sum,
+    ::mpp::tensor_ops::reduce_rows(scores, row_values, ::mpp::tensor_ops::reduction_operation::sum,
                                    0.0f);
 #pragma unroll
     for (uint16_t i = 0; i < total.get_capacity(); ++i) {
       if (total.is_valid_element(i)) {
-        total[i] = total[i] * factor[i] + newest[i];
+        total[i] = total[i] * factor[i] + row_values[i];
       }
     }
     if (p.drops) {
@@ -507,16 +509,15 @@ kernel void attention_forward_by_simdgroups(
     if (!total.is_valid_element(i)) {
       continue;
     }
-    attention::Total of_row{largest[i], total[i], 1.0f};
+    attention::Total of_row{running_max[i], total[i], 1.0f};
     if (p.has_sinks) {
-      of_row = attention::with_sink(largest[i], total[i], sinks[s.head]);
+      of_row = attention::with_sink(running_max[i], total[i], sinks[s.head]);
     }
     factor[i] = of_row.factor(p.keep_scale);
-    newest[i] = of_row.lse();
+    row_values[i] = of_row.lse();
   }
   device T* const results = out + attention::offset_of(p.out, s.batch, s.head, s.first_query);
-  device float* const logarithms =
-      lse + s.batch * p.lse_batch + s.head * p.lse_head + s.first_query;
+  device float* const row_lse = lse + s.batch * p.lse_batch + s.head * p.lse_head + s.first_query;
 #pragma unroll
   for (auto it = sums.begin(); it != sums.end(); ++it) {
     const auto in_tile = it.get_multidimensional_index();
@@ -529,7 +530,7 @@ kernel void attention_forward_by_simdgroups(
       results[row * p.out.row + in_tile[0]] = static_cast<T>(by == 0.0f ? 0.0f : *it * by);
     }
     if (in_tile[0] == 0) {
-      logarithms[row] = *newest.map_iterator(it);
+      row_lse[row] = *row_values.map_iterator(it);
     }
   }
 }

@@ -214,9 +214,8 @@ inline Task task_of(uint number, int rows, constant AttentionDecodeParameters& p
 
 // ---- online softmax of a team -------------------------------------------------------------------
 
-// Returns the reference that exponentials are relative to, for the running max `top`: 0 if nothing
-// was seen yet.
-inline float origin_of(float top) { return top == -INFINITY ? 0.0f : top; }
+// Returns the max that exponentials are relative to: 0 if nothing was seen yet.
+inline float shift_of(float running_max) { return running_max == -INFINITY ? 0.0f : running_max; }
 
 // Applies softcap, slope, mask and window to the score of a row and a key. slope, place: those of
 // the row.
@@ -252,7 +251,7 @@ struct Part {
   static constant constexpr int keys = Shape::keys;
   float query[ROWS][PACKS * pack];
   float out[ROWS][PACKS * pack];
-  float top[ROWS];
+  float running_max[ROWS];
   float total[ROWS];
   float slope[ROWS];
   int place[ROWS];  // position of the key on the row's diagonal
@@ -270,7 +269,7 @@ struct Part {
       const int head = task.head * p.group + row % p.group;
       device const T* from =
           queries + task.batch * p.query.batch + token * p.query.token + head * p.query.head;
-      top[r] = -INFINITY;
+      running_max[r] = -INFINITY;
       total[r] = 0.0f;
       place[r] = token + task.diagonal;
       slope[r] = p.has_slopes ? slopes[task.batch * p.slopes_batch + head] : 0.0f;
@@ -310,14 +309,14 @@ struct Part {
         cache.find(first + k * step, p, key_at[k], fetched.value_at[k]);
       }
     }
-    bring(cache.key, key_at, p.head_size, p.is_aligned, fetched.keys_of);
-    bring(cache.value, fetched.value_at, p.value_size, p.is_aligned, fetched.values_of);
+    load(cache.key, key_at, p.head_size, p.is_aligned, fetched.keys_of);
+    load(cache.value, fetched.value_at, p.value_size, p.is_aligned, fetched.values_of);
   }
 
   // Loads the lane's vectors of the lines at offsets `at` of `from`; all loads are in flight at
   // once.
-  inline void bring(device const C* from, thread const int64_t* at, int size, bool is_aligned,
-                    thread Packs& packs) const {
+  inline void load(device const C* from, thread const int64_t* at, int size, bool is_aligned,
+                   thread Packs& packs) const {
     typedef typename Words<C>::Pack Pack;
     if (is_aligned) {
 #pragma unroll
@@ -382,13 +381,13 @@ struct Part {
           }
         }
       }
-      float highest = top[r];
+      float new_max = running_max[r];
       for (int k = 0; k < keys; ++k) {
-        highest = max(highest, scores[r][k]);
+        new_max = max(new_max, scores[r][k]);
       }
-      const float origin = origin_of(highest);
-      if (highest > top[r]) {
-        const float factor = exp(top[r] - origin);
+      const float shift = shift_of(new_max);
+      if (new_max > running_max[r]) {
+        const float factor = exp(running_max[r] - shift);
         total[r] *= factor;
 #pragma unroll(Shape::unrolled)
         for (int i = 0; i < PACKS; ++i) {
@@ -398,10 +397,10 @@ struct Part {
             }
           }
         }
-        top[r] = highest;
+        running_max[r] = new_max;
       }
       for (int k = 0; k < keys; ++k) {
-        scores[r][k] = exp(scores[r][k] - origin);
+        scores[r][k] = exp(scores[r][k] - shift);
       }
       for (int k = 0; k < keys; ++k) {
         total[r] += scores[r][k];
@@ -543,12 +542,12 @@ struct Results {
 
   // Returns the factor that normalises a row's sums after all keys were added; stores the row's lse
   // if `is_first`.
-  inline float factor_of(int batch, int head, int row, float top, float total, bool is_first,
-                         constant AttentionDecodeParameters& p) const {
+  inline float factor_of(int batch, int head, int row, float running_max, float total,
+                         bool is_first, constant AttentionDecodeParameters& p) const {
     const int query_head = head * p.group + row % p.group;
-    attention::Total all{top, total, 1.0f};
+    attention::Total all{running_max, total, 1.0f};
     if (p.has_sinks) {
-      all = attention::with_sink(top, total, sinks[query_head]);
+      all = attention::with_sink(running_max, total, sinks[query_head]);
     }
     if (is_first) {
       lse[batch * p.lse.batch + query_head * p.lse.head + row / p.group * p.lse.token] = all.lse();
@@ -563,11 +562,11 @@ struct Results {
   }
 
   // Stores features [first, first + count) of row r of a task.
-  inline void store(Task task, int r, float top, float total, int first, int count,
+  inline void store(Task task, int r, float running_max, float total, int first, int count,
                     thread const float* sums, constant AttentionDecodeParameters& p) const {
     const int row = task.first_row + r;
     if (p.splits == 1) {
-      const float factor = factor_of(task.batch, task.head, row, top, total, first == 0, p);
+      const float factor = factor_of(task.batch, task.head, row, running_max, total, first == 0, p);
       device T* to = out_of(task.batch, task.head, row, p) + first;
       for (int j = 0; j < count; ++j) {
         to[j] = static_cast<T>(factor == 0.0f ? 0.0f : sums[j] * factor);
@@ -576,7 +575,7 @@ struct Results {
     }
     const int64_t at = row_of(task.batch, task.head, row, p) * p.splits + task.split;
     if (first == 0) {
-      part_sums[at] = float2(top, total);
+      part_sums[at] = float2(running_max, total);
     }
     for (int j = 0; j < count; ++j) {
       part_outs[at * p.value_size + first + j] = sums[j];
@@ -637,7 +636,7 @@ kernel void attention_decode_alone(ATTENTION_DECODE_ARGUMENTS,
   }
   const Results<T> results{out, lse, part_outs, part_sums, sinks, value_scale};
   for (int r = 0; r < task.rows; ++r) {
-    results.store(task, r, part.top[r], part.total[r], 0, p.value_size, part.out[r], p);
+    results.store(task, r, part.running_max[r], part.total[r], 0, p.value_size, part.out[r], p);
   }
 }
 
@@ -653,7 +652,7 @@ kernel void attention_decode(ATTENTION_DECODE_ARGUMENTS,
   constexpr int together = OfGpu<C>::keys;
   constexpr int features = PACKS * OfGpu<C>::pack;  // per lane
   threadgroup float outs[kSimdgroups][LANES * features];
-  threadgroup float tops[kSimdgroups];
+  threadgroup float maxima[kSimdgroups];
   threadgroup float totals[kSimdgroups];
   const Task task = task_of(number, ROWS, p, starts, lengths);
   const Cache<C> cache = cache_of(task, p, key, value, table, errors);
@@ -691,22 +690,22 @@ kernel void attention_decode(ATTENTION_DECODE_ARGUMENTS,
   const Results<T> results{out, lse, part_outs, part_sums, sinks, value_scale};
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
-    float top = part.top[r];
+    float running_max = part.running_max[r];
     float total = part.total[r];
     float sums[features];
     for (int j = 0; j < features; ++j) {
       sums[j] = part.out[r][j];
     }
     for (ushort offset = LANES; offset < 32; offset *= 2) {
-      const float highest = max(top, simd_shuffle_xor(top, offset));
-      const float factor = precise::exp(top - origin_of(highest));
+      const float new_max = max(running_max, simd_shuffle_xor(running_max, offset));
+      const float factor = precise::exp(running_max - shift_of(new_max));
       total *= factor;
       total += simd_shuffle_xor(total, offset);
       for (int j = 0; j < features; ++j) {
         sums[j] *= factor;
         sums[j] += simd_shuffle_xor(sums[j], offset);
       }
-      top = highest;
+      running_max = new_max;
     }
     if (lane < LANES) {
       for (int j = 0; j < features; ++j) {
@@ -715,27 +714,27 @@ kernel void attention_decode(ATTENTION_DECODE_ARGUMENTS,
       }
     }
     if (lane == 0) {
-      tops[simdgroup] = top;
+      maxima[simdgroup] = running_max;
       totals[simdgroup] = total;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (r < task.rows) {
-      float highest = -INFINITY;
+      float new_max = -INFINITY;
       for (int i = 0; i < kSimdgroups; ++i) {
-        highest = max(highest, tops[i]);
+        new_max = max(new_max, maxima[i]);
       }
-      const float origin = origin_of(highest);
+      const float shift = shift_of(new_max);
       total = 0.0f;
       for (int i = 0; i < kSimdgroups; ++i) {
-        total += totals[i] * precise::exp(tops[i] - origin);
+        total += totals[i] * precise::exp(maxima[i] - shift);
       }
       // If values have no features, the lse is still stored.
       for (int j = simdgroup * 32 + lane; j < max(p.value_size, 1); j += kSimdgroups * 32) {
         float sum = 0.0f;
         for (int i = 0; i < kSimdgroups; ++i) {
-          sum += outs[i][j] * precise::exp(tops[i] - origin);
+          sum += outs[i][j] * precise::exp(maxima[i] - shift);
         }
-        results.store(task, r, highest, total, j, min(p.value_size, 1), &sum, p);
+        results.store(task, r, new_max, total, j, min(p.value_size, 1), &sum, p);
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -744,13 +743,13 @@ kernel void attention_decode(ATTENTION_DECODE_ARGUMENTS,
 
 // Combines the splits (split-KV). One thread per feature and row.
 template <typename T>
-kernel void attention_decode_merge(device T* out [[buffer(0)]], device float* lse [[buffer(1)]],
-                                   device float* part_outs [[buffer(2)]],
-                                   device float2* part_sums [[buffer(3)]],
-                                   device const float* sinks [[buffer(4)]],
-                                   device const float* value_scale [[buffer(5)]],
-                                   constant AttentionDecodeParameters& p [[buffer(6)]],
-                                   uint2 position [[thread_position_in_grid]]) {
+kernel void attention_decode_combine(device T* out [[buffer(0)]], device float* lse [[buffer(1)]],
+                                     device float* part_outs [[buffer(2)]],
+                                     device float2* part_sums [[buffer(3)]],
+                                     device const float* sinks [[buffer(4)]],
+                                     device const float* value_scale [[buffer(5)]],
+                                     constant AttentionDecodeParameters& p [[buffer(6)]],
+                                     uint2 position [[thread_position_in_grid]]) {
   const int feature = position.x;
   const int64_t number = position.y;
   const int rows = p.queries * p.group;
@@ -758,22 +757,22 @@ kernel void attention_decode_merge(device T* out [[buffer(0)]], device float* ls
   const uint head_of_batch = position.y / static_cast<uint>(rows);
   const int head = static_cast<int>(head_of_batch % static_cast<uint>(p.heads));
   const int batch = static_cast<int>(head_of_batch / static_cast<uint>(p.heads));
-  float top = -INFINITY;
+  float running_max = -INFINITY;
   for (int i = 0; i < p.splits; ++i) {
-    top = max(top, part_sums[number * p.splits + i].x);
+    running_max = max(running_max, part_sums[number * p.splits + i].x);
   }
-  const float origin = origin_of(top);
+  const float shift = shift_of(running_max);
   float total = 0.0f;
   float sum = 0.0f;
   for (int i = 0; i < p.splits; ++i) {
     const int64_t at = number * p.splits + i;
     const float2 part = part_sums[at];
-    const float factor = precise::exp(part.x - origin);
+    const float factor = precise::exp(part.x - shift);
     total += part.y * factor;
     sum += part_outs[at * p.value_size + feature] * factor;
   }
   const Results<T> results{out, lse, part_outs, part_sums, sinks, value_scale};
-  const float factor = results.factor_of(batch, head, row, top, total, feature == 0, p);
+  const float factor = results.factor_of(batch, head, row, running_max, total, feature == 0, p);
   results.out_of(batch, head, row, p)[feature] =
       static_cast<T>(factor == 0.0f ? 0.0f : sum * factor);
 }
@@ -781,7 +780,7 @@ kernel void attention_decode_merge(device T* out [[buffer(0)]], device float* ls
 // Combines the splits with one simdgroup per row and 32 of its features; its lanes load the
 // statistics of 32 splits at once.
 template <typename T>
-kernel void attention_decode_merge_together(
+kernel void attention_decode_combine_simdgroup(
     device T* out [[buffer(0)]], device float* lse [[buffer(1)]],
     device float* part_outs [[buffer(2)]], device float2* part_sums [[buffer(3)]],
     device const float* sinks [[buffer(4)]], device const float* value_scale [[buffer(5)]],
@@ -799,12 +798,12 @@ kernel void attention_decode_merge_together(
   const int head = static_cast<int>(number / rows % static_cast<uint>(p.heads));
   const int batch = static_cast<int>(number / rows / static_cast<uint>(p.heads));
   const int64_t first_part = static_cast<int64_t>(number) * p.splits;
-  float top = -INFINITY;
+  float running_max = -INFINITY;
   for (int i = static_cast<int>(lane); i < p.splits; i += 32) {
-    top = max(top, part_sums[first_part + i].x);
+    running_max = max(running_max, part_sums[first_part + i].x);
   }
-  top = simd_max(top);
-  const float origin = origin_of(top);
+  running_max = simd_max(running_max);
+  const float shift = shift_of(running_max);
   device const float* const outs =
       part_outs + first_part * p.value_size + min(feature, p.value_size - 1);
   float total = 0.0f;
@@ -812,7 +811,7 @@ kernel void attention_decode_merge_together(
   for (int first = 0; first < p.splits; first += 32) {
     const int mine = first + static_cast<int>(lane);
     const float2 part = mine < p.splits ? part_sums[first_part + mine] : float2(-INFINITY, 0.0f);
-    const float factor = precise::exp(part.x - origin);
+    const float factor = precise::exp(part.x - shift);
     total += part.y * factor;
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
@@ -823,7 +822,7 @@ kernel void attention_decode_merge_together(
   }
   total = simd_sum(total);
   const Results<T> results{out, lse, part_outs, part_sums, sinks, value_scale};
-  const float factor = results.factor_of(batch, head, row, top, total, feature == 0, p);
+  const float factor = results.factor_of(batch, head, row, running_max, total, feature == 0, p);
   if (feature < p.value_size) {
     results.out_of(batch, head, row, p)[feature] =
         static_cast<T>(factor == 0.0f ? 0.0f : sum * factor);
@@ -910,17 +909,18 @@ kernel void attention_decode_merge_pair_backward(
   INSTANTIATE_SIZE(T, C, ROWS, 128, 128 / OfGpu<C>::pack, 1) \
   INSTANTIATE_SIZE(T, C, ROWS, 256, 32, 8 / OfGpu<C>::pack)
 
-#define INSTANTIATE(T)                                                                        \
-  INSTANTIATE_ROWS(T, T, 1)                                                                   \
-  INSTANTIATE_ROWS(T, T, 4)                                                                   \
-  INSTANTIATE_ROWS(T, T, 8)                                                                   \
-  INSTANTIATE_ROWS(T, char, 4)                                                                \
-  INSTANTIATE_ROWS(T, e4m3, 4)                                                                \
-  INSTANTIATE_ROWS(T, e5m2, 4)                                                                \
-  REGISTER_KERNEL("attention_decode_merge_" #T, attention_decode_merge, T);                   \
-  REGISTER_KERNEL("attention_decode_merge_together_" #T, attention_decode_merge_together, T); \
-  REGISTER_KERNEL("attention_decode_merge_pair_" #T, attention_decode_merge_pair, T);         \
-  REGISTER_KERNEL("attention_decode_merge_pair_backward_" #T,                                 \
+#define INSTANTIATE(T)                                                                          \
+  INSTANTIATE_ROWS(T, T, 1)                                                                     \
+  INSTANTIATE_ROWS(T, T, 4)                                                                     \
+  INSTANTIATE_ROWS(T, T, 8)                                                                     \
+  INSTANTIATE_ROWS(T, char, 4)                                                                  \
+  INSTANTIATE_ROWS(T, e4m3, 4)                                                                  \
+  INSTANTIATE_ROWS(T, e5m2, 4)                                                                  \
+  REGISTER_KERNEL("attention_decode_combine_" #T, attention_decode_combine, T);                 \
+  REGISTER_KERNEL("attention_decode_combine_simdgroup_" #T, attention_decode_combine_simdgroup, \
+                  T);                                                                           \
+  REGISTER_KERNEL("attention_decode_merge_pair_" #T, attention_decode_merge_pair, T);           \
+  REGISTER_KERNEL("attention_decode_merge_pair_backward_" #T,                                   \
                   attention_decode_merge_pair_backward, T);
 
 INSTANTIATE(float)

@@ -17,29 +17,30 @@ inline float capped(float score, float softcap) {
   return ::metal::abs(part) < 2e-4f ? score : softcap * ::metal::precise::tanh(part);
 }
 
-// The softmax denominator: `sum` is relative to the running max `top`. `relative` rescales weights
-// that were relative to an earlier max.
+// The softmax denominator: `sum` is relative to the running max. `relative` rescales weights that
+// were relative to an earlier max.
 struct Total {
-  float top;
+  float running_max;
   float sum;
   float relative;
 
   // Returns the log-sum-exp: -INFINITY if no key is seen.
-  inline float lse() const { return top + ::metal::precise::log(sum); }
+  inline float lse() const { return running_max + ::metal::precise::log(sum); }
   // Returns the factor that normalises the sums of values: zero if no key is seen.
   inline float factor(float scale) const { return sum == 0.0f ? 0.0f : relative * scale / sum; }
 };
 
 // Adds an attention sink's weight to the denominator: none if it is -INFINITY, all of it if it is
 // INFINITY.
-inline Total with_sink(float top, float sum, float sink) {
-  const float highest = ::metal::max(top, sink);
+inline Total with_sink(float running_max, float sum, float sink) {
+  const float new_max = ::metal::max(running_max, sink);
   // The comparison avoids the NaN of INFINITY - INFINITY.
-  const float relative = top == highest ? 1.0f : ::metal::precise::exp(top - highest);
+  const float relative =
+      running_max == new_max ? 1.0f : ::metal::precise::exp(running_max - new_max);
   const float of_sink = sink == -INFINITY ? 0.0f
-                        : sink == highest ? 1.0f
-                                          : ::metal::precise::exp(sink - highest);
-  return {highest, sum * relative + of_sink, relative};
+                        : sink == new_max ? 1.0f
+                                          : ::metal::precise::exp(sink - new_max);
+  return {new_max, sum * relative + of_sink, relative};
 }
 
 }  // namespace attention

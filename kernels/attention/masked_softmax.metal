@@ -101,9 +101,9 @@ inline float4 load_unless_masked(constant T* values, constant bool* mask) {
 
 // ---- teams: reductions over a simdgroup or a threadgroup ----------------------------------------
 
-// Returns the reference that exponentials are relative to, for the running max `top`: 0 if nothing
-// was seen yet, so that -INFINITY - -INFINITY does not occur.
-inline float origin_of(float top) { return top == -INFINITY ? 0.0f : top; }
+// Returns the max that exponentials are relative to: 0 if nothing was seen yet, so that -INFINITY -
+// -INFINITY does not occur.
+inline float shift_of(float running_max) { return running_max == -INFINITY ? 0.0f : running_max; }
 
 struct Simdgroup {
   static constexpr constant bool kIsThreadgroup = false;
@@ -119,9 +119,9 @@ struct Threadgroup {
   }
 };
 
-// Rescales a sum of exponentials relative to `top` to one relative to `larger_top`.
-inline float rescaled(float sum, float top, float larger_top) {
-  return sum * precise::exp(top - origin_of(larger_top));
+// Rescales a sum of exponentials relative to `running_max` to one relative to `new_max`.
+inline float rescaled(float sum, float running_max, float new_max) {
+  return sum * precise::exp(running_max - shift_of(new_max));
 }
 
 // ---- rows kept in registers ---------------------------------------------------------------------
@@ -152,46 +152,46 @@ kernel void masked_softmax_kept_rows(
   device T* result = results + row * parameters.size;
 
   float4 kept[kPacks];
-  float top = -INFINITY;
+  float running_max = -INFINITY;
   for (uint i = 0; i < kPacks; ++i) {
     const uint pack = lane + i * lanes;
     kept[i] =
         pack < packs ? load_scores<kAligned>(input + pack * 4, mask + pack * 4) : float4(-INFINITY);
-    top = larger(top, largest_of(kept[i]));
+    running_max = larger(running_max, largest_of(kept[i]));
   }
   float last = -INFINITY;
   if (!kAligned && remaining < size) {
     last = with_mask(static_cast<float>(input[remaining]), mask[remaining]);
   }
-  top = larger(top, last);
-  float origin = origin_of(top);
+  running_max = larger(running_max, last);
+  float shift = shift_of(running_max);
   if (!Team::kIsThreadgroup) {
-    origin = simd_max(top);
+    shift = simd_max(running_max);
   }
   float total = 0.0f;
   for (uint i = 0; i < kPacks; ++i) {
-    kept[i].x = precise::exp(kept[i].x - origin);
-    kept[i].y = precise::exp(kept[i].y - origin);
-    kept[i].z = precise::exp(kept[i].z - origin);
-    kept[i].w = precise::exp(kept[i].w - origin);
+    kept[i].x = precise::exp(kept[i].x - shift);
+    kept[i].y = precise::exp(kept[i].y - shift);
+    kept[i].z = precise::exp(kept[i].z - shift);
+    kept[i].w = precise::exp(kept[i].w - shift);
     total += sum_of(kept[i]);
   }
   if (!kAligned) {
-    last = precise::exp(last - origin);
+    last = precise::exp(last - shift);
     total += last;
   }
   float factor = 0.0f;
   if (Team::kIsThreadgroup) {
     // Every simdgroup combines the partial results of all of them, which takes one barrier.
-    const float simd_largest = simd_max(top);
-    const float simd_total = simd_sum(rescaled(total, top, simd_largest));
+    const float simd_row_max = simd_max(running_max);
+    const float simd_total = simd_sum(rescaled(total, running_max, simd_row_max));
     if (simd_lane == 0) {
-      shared[simd] = float2(simd_largest, simd_total);
+      shared[simd] = float2(simd_row_max, simd_total);
     }
     Team::wait();
     const float2 part = simd_lane < simds ? shared[simd_lane] : float2(-INFINITY, 0.0f);
-    const float largest = simd_max(part.x);
-    factor = precise::exp(top - largest) / simd_sum(rescaled(part.y, part.x, largest));
+    const float row_max = simd_max(part.x);
+    factor = precise::exp(running_max - row_max) / simd_sum(rescaled(part.y, part.x, row_max));
   } else {
     factor = 1.0f / simd_sum(total);
   }
@@ -296,44 +296,44 @@ template <typename T, typename Mask, bool kAligned>
   device T* result = results + row * size;
 
   float4 kept[kAtOnce];
-  float top = -INFINITY;
+  float running_max = -INFINITY;
   float total = 0.0f;
   for (int64_t first = 0; first < packs; first += kAtOnce * lanes) {
-    float next = top;
+    float next = running_max;
     for (uint i = 0; i < kAtOnce; ++i) {
       const int64_t pack = first + i * lanes + lane;
       kept[i] = pack < packs ? load_scores<kAligned>(input + pack * 4, mask + pack * 4)
                              : float4(-INFINITY);
       next = larger(next, largest_of(kept[i]));
     }
-    const float origin = origin_of(next);
-    total *= precise::exp(origin_of(top) - origin);
-    top = next;
+    const float shift = shift_of(next);
+    total *= precise::exp(shift_of(running_max) - shift);
+    running_max = next;
     for (uint i = 0; i < kAtOnce; ++i) {
-      kept[i].x = precise::exp(kept[i].x - origin);
-      kept[i].y = precise::exp(kept[i].y - origin);
-      kept[i].z = precise::exp(kept[i].z - origin);
-      kept[i].w = precise::exp(kept[i].w - origin);
+      kept[i].x = precise::exp(kept[i].x - shift);
+      kept[i].y = precise::exp(kept[i].y - shift);
+      kept[i].z = precise::exp(kept[i].z - shift);
+      kept[i].w = precise::exp(kept[i].w - shift);
       total += sum_of(kept[i]);
     }
   }
   if (!kAligned && remaining < size) {
     const float score = with_mask(static_cast<float>(input[remaining]), mask[remaining]);
-    const float next = larger(top, score);
-    total = total * precise::exp(origin_of(top) - origin_of(next)) +
-            precise::exp(score - origin_of(next));
-    top = next;
+    const float next = larger(running_max, score);
+    total = total * precise::exp(shift_of(running_max) - shift_of(next)) +
+            precise::exp(score - shift_of(next));
+    running_max = next;
   }
-  const float simd_largest = simd_max(top);
-  const float simd_total = simd_sum(rescaled(total, top, simd_largest));
+  const float simd_row_max = simd_max(running_max);
+  const float simd_total = simd_sum(rescaled(total, running_max, simd_row_max));
   if (lane % kSimdgroup == 0) {
-    shared[lane / kSimdgroup] = float2(simd_largest, simd_total);
+    shared[lane / kSimdgroup] = float2(simd_row_max, simd_total);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   const float2 part =
       lane % kSimdgroup < lanes / kSimdgroup ? shared[lane % kSimdgroup] : float2(-INFINITY, 0.0f);
-  const float largest = simd_max(part.x);
-  const float sum = simd_sum(rescaled(part.y, part.x, largest));
+  const float row_max = simd_max(part.x);
+  const float sum = simd_sum(rescaled(part.y, part.x, row_max));
   const float factor = 1.0f / sum;
   for (int64_t first = 0; first < packs; first += kAtOnce * lanes) {
     for (uint i = 0; i < kAtOnce; ++i) {
@@ -342,10 +342,10 @@ template <typename T, typename Mask, bool kAligned>
                              : float4(-INFINITY);
     }
     for (uint i = 0; i < kAtOnce; ++i) {
-      kept[i].x = precise::exp(kept[i].x - largest);
-      kept[i].y = precise::exp(kept[i].y - largest);
-      kept[i].z = precise::exp(kept[i].z - largest);
-      kept[i].w = precise::exp(kept[i].w - largest);
+      kept[i].x = precise::exp(kept[i].x - row_max);
+      kept[i].y = precise::exp(kept[i].y - row_max);
+      kept[i].z = precise::exp(kept[i].z - row_max);
+      kept[i].w = precise::exp(kept[i].w - row_max);
     }
     for (uint i = 0; i < kAtOnce; ++i) {
       const int64_t pack = first + i * lanes + lane;
@@ -361,7 +361,7 @@ template <typename T, typename Mask, bool kAligned>
   }
   if (!kAligned && remaining < size) {
     const float score = with_mask(static_cast<float>(input[remaining]), mask[remaining]);
-    result[remaining] = static_cast<T>(precise::exp(score - largest) * factor);
+    result[remaining] = static_cast<T>(precise::exp(score - row_max) * factor);
   }
 }
 
@@ -467,9 +467,9 @@ inline void softmax(device T* result, constant T* input, constant Mask* mask, ui
   for (uint i = 0; i < kCount; ++i) {
     kept[i] = kFull || i < size ? with_mask(static_cast<float>(input[i]), mask[i]) : -INFINITY;
   }
-  const float top = largest_of(kept);
+  const float row_max = largest_of(kept);
   for (uint i = 0; i < kCount; ++i) {
-    kept[i] = precise::exp(kept[i] - top);
+    kept[i] = precise::exp(kept[i] - row_max);
   }
   const float factor = 1.0f / sum_of(kept);
   for (uint i = 0; i < kCount; ++i) {

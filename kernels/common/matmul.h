@@ -32,7 +32,7 @@ namespace matmul {
 template <typename T>
 struct Dense {
   typedef T element;
-  static constant constexpr bool is_decoded = false;
+  static constant constexpr bool is_dequantized = false;
 
   device const T* elements;
   int64_t stride;
@@ -50,7 +50,7 @@ struct Dense {
 template <typename T, typename Format, typename Scale = T>
 struct Quantized {
   typedef T element;
-  static constant constexpr bool is_decoded = true;
+  static constant constexpr bool is_dequantized = true;
   static constant constexpr bool is_transposed = false;
 
   struct Run {
@@ -99,26 +99,26 @@ struct Tile {
   static constant constexpr int threads = DOWN * ACROSS * 32;
 };
 
-// kDepth: elements of K staged in threadgroup memory at a time. kPadding: added to leading
+// kTileK: elements of K staged in threadgroup memory at a time. kPadding: added to leading
 // dimensions to avoid bank conflicts.
 #if defined(__HAVE_TENSOR__)
-constant constexpr int kDepth = 32;
+constant constexpr int kTileK = 32;
 #else
-constant constexpr int kDepth = 16;
+constant constexpr int kTileK = 16;
 #endif
 constant constexpr int kPadding = 8;
 
 // Returns the threadgroup memory of LINES staged lines, in elements, whether transposed or not.
 template <int LINES>
 constexpr int elements_of() {
-  return LINES * kDepth + (LINES > kDepth ? LINES : kDepth) * kPadding;
+  return LINES * kTileK + (LINES > kTileK ? LINES : kTileK) * kPadding;
 }
 
 // Returns the elements of threadgroup memory that multiply_tile() needs.
 template <typename Tile, typename Right>
 constexpr int workspace() {
 #if defined(__HAVE_TENSOR__)
-  return Right::is_decoded ? Tile::products * elements_of<Tile::columns>() : 1;
+  return Right::is_dequantized ? Tile::products * elements_of<Tile::columns>() : 1;
 #else
   return elements_of<Tile::rows>() + Tile::products * elements_of<Tile::columns>();
 #endif
@@ -146,7 +146,7 @@ struct Sizes {
 // Loads COUNT elements from k of a line on, in memory order; elements after the first `left` are
 // zero. Operands that dequantise several elements at once overload it.
 template <int COUNT, typename T, typename Matrix>
-inline void bring_run(threadgroup T* to, Matrix from, int64_t line, int64_t k, int left) {
+inline void stage_run(threadgroup T* to, Matrix from, int64_t line, int64_t k, int left) {
   const auto run = from.run(line, k);
   if (left >= COUNT) {
     for (int e = 0; e < COUNT; ++e) {
@@ -159,13 +159,13 @@ inline void bring_run(threadgroup T* to, Matrix from, int64_t line, int64_t k, i
   }
 }
 
-// Stages elements [k, k + kDepth) of LINES lines in threadgroup memory, in memory order; elements
+// Stages elements [k, k + kTileK) of LINES lines in threadgroup memory, in memory order; elements
 // beyond `lines` and `inner` are zero.
 template <int LINES, int THREADS, typename Matrix>
-inline void bring(threadgroup typename Matrix::element* to, Matrix from, int first, int lines,
+inline void stage(threadgroup typename Matrix::element* to, Matrix from, int first, int lines,
                   int k, int inner, uint index) {
-  constexpr int count = LINES * kDepth / THREADS;
-  const int across = from.is_transposed ? LINES : kDepth;
+  constexpr int count = LINES * kTileK / THREADS;
+  const int across = from.is_transposed ? LINES : kTileK;
   const int i = static_cast<int>(index) * count / across;
   const int j = static_cast<int>(index) * count % across;
   threadgroup typename Matrix::element* const t = to + i * (across + kPadding) + j;
@@ -175,7 +175,7 @@ inline void bring(threadgroup typename Matrix::element* to, Matrix from, int fir
   const int inner_left = inner - at;
   const int left =
       from.is_transposed ? (inner_left > 0 ? lines_left : 0) : (lines_left > 0 ? inner_left : 0);
-  bring_run<count>(t, from, line, at, left);
+  stage_run<count>(t, from, line, at, left);
 }
 
 #if defined(__HAVE_TENSOR__)
@@ -193,12 +193,12 @@ inline auto tensor_of(Dense<T> of, int64_t line, int lines, int k, int inner) {
       ::metal::array<int, 2>{1, static_cast<int>(of.stride)});
 }
 
-// Returns a tensor of what bring() staged.
+// Returns a tensor of what stage() stored.
 template <int LINES, bool IS_TRANSPOSED, typename T>
 inline auto tensor_of_brought(threadgroup T* from, int inner) {
   return ::metal::tensor<threadgroup T, Extents, ::metal::tensor_inline>(
       from, IS_TRANSPOSED ? Extents(LINES, inner) : Extents(inner, LINES),
-      ::metal::array<int, 2>{1, (IS_TRANSPOSED ? LINES : kDepth) + kPadding});
+      ::metal::array<int, 2>{1, (IS_TRANSPOSED ? LINES : kTileK) + kPadding});
 }
 
 template <typename Sum>
@@ -288,15 +288,15 @@ inline void multiply_tensors(Dense<T> left, Right right, Sizes sizes, Epilogue e
   if constexpr (Tile::products == 2) {
     clear(others);
   }
-  for (int k = 0; k < sizes.inner; k += kDepth) {
+  for (int k = 0; k < sizes.inner; k += kTileK) {
     ::metal::threadgroup_barrier(::metal::mem_flags::mem_threadgroup);
     for (int p = 0; p < Tile::products; ++p) {
-      bring<Tile::columns, Tile::threads>(workspace + p * elements, right,
+      stage<Tile::columns, Tile::threads>(workspace + p * elements, right,
                                           p * sizes.columns + column, (p + 1) * sizes.columns, k,
                                           sizes.inner, place.index);
     }
     ::metal::threadgroup_barrier(::metal::mem_flags::mem_threadgroup);
-    const int inner = ::metal::min(kDepth, sizes.inner - k);
+    const int inner = ::metal::min(kTileK, sizes.inner - k);
     auto a = tensor_of<LEFT_TRANSPOSED>(left, row, sizes.rows - row, k, inner);
     auto b = tensor_of_brought<Tile::columns, RIGHT_TRANSPOSED>(workspace, inner);
     operation.run(a, b, sums);
@@ -326,12 +326,12 @@ inline void multiply_tile(Left left, Right right, Sizes sizes, Epilogue epilogue
 
 #else
 
-// Loads elements [line, line + 8) x [k, k + 8) of what bring() staged. by_line: true if lines
+// Loads elements [line, line + 8) x [k, k + 8) of what stage() stored. by_line: true if lines
 // become the rows of the matrix.
 template <int LINES, typename T>
 inline void load(thread::metal::simdgroup_matrix<T, 8, 8>& matrix, threadgroup const T* from,
                  int line, int k, bool is_transposed, bool by_line) {
-  const int stride = (is_transposed ? LINES : kDepth) + kPadding;
+  const int stride = (is_transposed ? LINES : kTileK) + kPadding;
   const int at = is_transposed ? k * stride + line : line * stride + k;
   ::metal::simdgroup_load(matrix, from + at, stride, ulong2(0), is_transposed == by_line);
 }
@@ -358,15 +358,15 @@ inline void multiply_tile(Left left, Right right, Sizes sizes, Epilogue epilogue
   }
   constexpr int elements = elements_of<Tile::columns>();
   threadgroup T* const rights = workspace + elements_of<Tile::rows>();
-  for (int k = 0; k < sizes.inner; k += kDepth) {
+  for (int k = 0; k < sizes.inner; k += kTileK) {
     ::metal::threadgroup_barrier(::metal::mem_flags::mem_threadgroup);
-    bring<Tile::rows, Tile::threads>(workspace, left, row, sizes.rows, k, sizes.inner, place.index);
+    stage<Tile::rows, Tile::threads>(workspace, left, row, sizes.rows, k, sizes.inner, place.index);
     for (int p = 0; p < Tile::products; ++p) {
-      bring<Tile::columns, Tile::threads>(rights + p * elements, right, p * sizes.columns + column,
+      stage<Tile::columns, Tile::threads>(rights + p * elements, right, p * sizes.columns + column,
                                           (p + 1) * sizes.columns, k, sizes.inner, place.index);
     }
     ::metal::threadgroup_barrier(::metal::mem_flags::mem_threadgroup);
-    for (int at = 0; at < kDepth; at += 8) {
+    for (int at = 0; at < kTileK; at += 8) {
       ::metal::simdgroup_matrix<T, 8, 8> a[down], b[across];
       for (int i = 0; i < down; ++i) {
         load<Tile::rows>(a[i], workspace, part_row + i * 8, at, left.is_transposed, true);
@@ -527,12 +527,12 @@ struct MatrixSums {
   ::metal::simdgroup_float8x8 of[DOWN][ACROSS];
 };
 
-// Loads elements [line, line + 8) x [k, k + 8) of what bring() staged, or of an operand in
+// Loads elements [line, line + 8) x [k, k + 8) of what stage() stored, or of an operand in
 // threadgroup memory. at: the offset of k in the whole of K.
 template <int LINES, typename T, bool IS_TRANSPOSED>
 inline void load_lines(thread::metal::simdgroup_matrix<T, 8, 8>& matrix, Lines<T, IS_TRANSPOSED>,
-                       threadgroup const T* brought, int line, int k, int, bool by_line) {
-  load<LINES>(matrix, brought, line, k, IS_TRANSPOSED, by_line);
+                       threadgroup const T* staged, int line, int k, int, bool by_line) {
+  load<LINES>(matrix, staged, line, k, IS_TRANSPOSED, by_line);
 }
 template <int LINES, typename T, int STRIDE, bool IS_TRANSPOSED>
 inline void load_lines(thread::metal::simdgroup_matrix<T, 8, 8>& matrix,
@@ -543,22 +543,22 @@ inline void load_lines(thread::metal::simdgroup_matrix<T, 8, 8>& matrix,
                           STRIDE, ulong2(0), IS_TRANSPOSED == by_line);
 }
 template <int LINES, int THREADS, typename T, bool IS_TRANSPOSED>
-inline void bring_lines(threadgroup T* to, Lines<T, IS_TRANSPOSED> from, int lines, int k,
+inline void stage_lines(threadgroup T* to, Lines<T, IS_TRANSPOSED> from, int lines, int k,
                         int inner, uint index) {
-  bring<LINES, THREADS>(to, from, 0, lines, k, inner, index);
+  stage<LINES, THREADS>(to, from, 0, lines, k, inner, index);
 }
 template <int LINES, int THREADS, typename T, int STRIDE, bool IS_TRANSPOSED>
-inline void bring_lines(threadgroup T*, Stored<T, STRIDE, IS_TRANSPOSED>, int, int, int, uint) {}
+inline void stage_lines(threadgroup T*, Stored<T, STRIDE, IS_TRANSPOSED>, int, int, int, uint) {}
 
 template <int LINES, typename Operand>
 constexpr int elements_brought() {
   return Operand::is_stored       ? 0
-         : Operand::is_transposed ? kDepth * (LINES + kPadding)
-                                  : LINES * (kDepth + kPadding);
+         : Operand::is_transposed ? kTileK * (LINES + kPadding)
+                                  : LINES * (kTileK + kPadding);
 }
 
 // TileProduct with simdgroup matrices. Stored operands are zero-padded along K to a multiple of
-// kDepth.
+// kTileK.
 template <int ROWS, int COLUMNS, int SIMDGROUPS, typename Left, typename Right>
 struct TileProduct {
   typedef typename Right::element T;
@@ -604,19 +604,19 @@ struct TileProduct {
   }
 
   static inline void add(thread Sums& sums, Left left, int left_lines, Right right, int right_lines,
-                         int inner, threadgroup T* brought, Place place) {
-    threadgroup T* const rights = brought + left_elements;
-    for (int k = 0; k < inner; k += kDepth) {
+                         int inner, threadgroup T* staged, Place place) {
+    threadgroup T* const rights = staged + left_elements;
+    for (int k = 0; k < inner; k += kTileK) {
       if (!Left::is_stored || !Right::is_stored) {
         ::metal::threadgroup_barrier(::metal::mem_flags::mem_threadgroup);
-        bring_lines<ROWS, threads>(brought, left, left_lines, k, inner, place.index);
-        bring_lines<COLUMNS, threads>(rights, right, right_lines, k, inner, place.index);
+        stage_lines<ROWS, threads>(staged, left, left_lines, k, inner, place.index);
+        stage_lines<COLUMNS, threads>(rights, right, right_lines, k, inner, place.index);
         ::metal::threadgroup_barrier(::metal::mem_flags::mem_threadgroup);
       }
-      for (int at = 0; at < kDepth; at += 8) {
+      for (int at = 0; at < kTileK; at += 8) {
         ::metal::simdgroup_matrix<T, 8, 8> a[down], b;
         for (int i = 0; i < down; ++i) {
-          load_lines<ROWS>(a[i], left, brought, first_row(place) + i * 8, at, k + at, true);
+          load_lines<ROWS>(a[i], left, staged, first_row(place) + i * 8, at, k + at, true);
         }
         for (int j = 0; j < across; ++j) {
           load_lines<COLUMNS>(b, right, rights, first_column(place) + j * 8, at, k + at, false);
@@ -630,10 +630,10 @@ struct TileProduct {
 
   template <int STRIDE>
   static inline void store(threadgroup float* to, Left left, int left_lines, Right right,
-                           int right_lines, int inner, threadgroup T* brought, Place place) {
+                           int right_lines, int inner, threadgroup T* staged, Place place) {
     Sums sums;
     clear(sums, place);
-    add(sums, left, left_lines, right, right_lines, inner, brought, place);
+    add(sums, left, left_lines, right, right_lines, inner, staged, place);
     for (int i = 0; i < down; ++i) {
       for (int j = 0; j < across; ++j) {
         ::metal::simdgroup_store(

@@ -81,7 +81,7 @@ inline int64_t place_of_scale(ScalePlaces places, int line, int block) {
 template <typename Scales>
 struct Coded {
   typedef typename Scales::element element;
-  static constant constexpr bool is_decoded = true;
+  static constant constexpr bool is_dequantized = true;
   static constant constexpr bool is_transposed = false;
 
   struct Run {

@@ -30,14 +30,14 @@ struct GgufSource {
 template <typename T>
 struct Blocks {
   typedef T element;
-  static constant constexpr bool is_decoded = true;
+  static constant constexpr bool is_dequantized = true;
   static constant constexpr bool is_transposed = false;
 
   GgufSource source;
 };
 
 template <int COUNT, typename E, typename T>
-inline void bring_run(threadgroup E* to, Blocks<T> from, int64_t line, int64_t k, int left) {
+inline void stage_run(threadgroup E* to, Blocks<T> from, int64_t line, int64_t k, int left) {
   for (int first = 0; first < COUNT; first += 8) {
     if (first < left) {
       const gguf::Eight values =
@@ -192,8 +192,8 @@ kernel void gguf_skinny_pieces(device T* result [[buffer(0)]], device const T* l
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
         const int64_t row = min(block.row + r, p.rows - 1);
-        skinny::load_adjacent<16>(inputs[r],
-                                  left + row * p.inner + Type::first(number) + run * Type::apart);
+        skinny::load_adjacent<16>(
+            inputs[r], left + row * p.inner + Type::first(number) + run * Type::run_stride);
         totals[r] = 0.0f;
 #pragma unroll
         for (int e = 0; e < 16; ++e) {
@@ -272,7 +272,7 @@ template <typename T, typename Type>
   float totals[2];
 #pragma unroll
   for (int run = 0; run < 2; ++run) {
-    gemv::load_adjacent<16>(inputs + run * 16, x + Type::first(number) + run * Type::apart);
+    gemv::load_adjacent<16>(inputs + run * 16, x + Type::first(number) + run * Type::run_stride);
     totals[run] = 0.0f;
 #pragma unroll
     for (int e = run * 16; e < run * 16 + 16; ++e) {

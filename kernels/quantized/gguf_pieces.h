@@ -12,7 +12,7 @@ namespace gguf {
 //   Piece: a lane's codes and scales in registers
 //   load(piece, data, offset, number): loads piece `number` of the line at byte `offset`
 //   first(number): the element of the line at which the piece's first run begins
-//   apart: the distance from the first run to the second
+//   run_stride: the distance from the first run to the second
 //   four(piece, run, i): codes 4 i to 4 i + 3 of a run, in the bytes of a word
 //   zero: the code that stands for 0
 //   scale(piece, run)
@@ -37,7 +37,7 @@ inline float half_of(device const uchar* data, int64_t offset) {
 }
 
 struct Q4_0 {
-  static constant constexpr int apart = 16;
+  static constant constexpr int run_stride = 16;
   static constant constexpr int zero = 8;
   static constant constexpr bool has_minimum = false;
   struct Piece {
@@ -58,7 +58,7 @@ struct Q4_0 {
 };
 
 struct Q8_0 {
-  static constant constexpr int apart = 16;
+  static constant constexpr int run_stride = 16;
   static constant constexpr int zero = 128;
   static constant constexpr bool has_minimum = false;
   struct Piece {
@@ -81,7 +81,7 @@ struct Q8_0 {
 // K-quants with minima: blocks of 256 elements in 8 parts of 32, with a 6-bit scale and a 6-bit
 // minimum each. The low bits of bytes are one part, the high bits the next.
 struct KWithMinimum {
-  static constant constexpr int apart = 32;
+  static constant constexpr int run_stride = 32;
   static constant constexpr int zero = 0;
   static constant constexpr bool has_minimum = true;
   static inline int first(int number) {
@@ -190,7 +190,7 @@ struct Q5_K : KWithMinimum {
 };
 
 struct Q6_K {
-  static constant constexpr int apart = 64;
+  static constant constexpr int run_stride = 64;
   static constant constexpr int zero = 32;
   static constant constexpr bool has_minimum = false;
   struct Piece {

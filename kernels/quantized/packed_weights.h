@@ -38,7 +38,7 @@ inline uint swapped(uint word) { return (word & 0x0f0f0f0fu) << 4 | (word >> 4 &
 
 // A format has: bits; finish(word), applied to 32 bits of codes before they are unpacked;
 // unscaled(code, exponent), its value without `factor`; has_biases; has_short_groups, true if
-// groups may have 16 elements; and has_places, true if take_apart() leaves codes shifted within
+// groups may have 16 elements; and has_places, true if unpack() leaves codes shifted within
 // their word, so that the other operand must be multiplied by place(). These are the defaults:
 template <int BITS>
 struct Usual {
@@ -111,8 +111,8 @@ struct EightOfLines {
 // Unpacks 4-bit codes without shifting them within their half word: each value is 16 times as large
 // as the one before; see place().
 template <int LINES>
-inline void take_apart(thread EightOfLines<LINES>& values,
-                       thread const Blocks<Integer<4>, LINES>& blocks, int i, uint exponent) {
+inline void unpack(thread EightOfLines<LINES>& values,
+                   thread const Blocks<Integer<4>, LINES>& blocks, int i, uint exponent) {
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
 #pragma unroll
@@ -145,18 +145,18 @@ inline void eight_e2m1(thread EightOfLines<LINES>& values, thread const uint (&w
   }
 }
 template <int LINES>
-inline void take_apart(thread EightOfLines<LINES>& values,
-                       thread const Blocks<MXFloat4, LINES>& blocks, int i, uint) {
+inline void unpack(thread EightOfLines<LINES>& values, thread const Blocks<MXFloat4, LINES>& blocks,
+                   int i, uint) {
   eight_e2m1(values, blocks.words[i]);
 }
 template <int LINES>
-inline void take_apart(thread EightOfLines<LINES>& values,
-                       thread const Blocks<NVFloat4, LINES>& blocks, int i, uint) {
+inline void unpack(thread EightOfLines<LINES>& values, thread const Blocks<NVFloat4, LINES>& blocks,
+                   int i, uint) {
   eight_e2m1(values, blocks.words[i]);
 }
 template <typename Format, int LINES>
-inline void take_apart(thread EightOfLines<LINES>& values,
-                       thread const Blocks<Format, LINES>& blocks, int i, uint exponent) {
+inline void unpack(thread EightOfLines<LINES>& values, thread const Blocks<Format, LINES>& blocks,
+                   int i, uint exponent) {
 #pragma unroll
   for (int e = 0; e < 8; ++e) {
 #pragma unroll

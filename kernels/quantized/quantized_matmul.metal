@@ -135,7 +135,7 @@ kernel void quantized_matmul_skinny(
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         packed::EightOfLines<COLUMNS> weights;
-        packed::take_apart(weights, blocks, h * 2 + i, exponent);
+        packed::unpack(weights, blocks, h * 2 + i, exponent);
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
 #pragma unroll
@@ -279,7 +279,7 @@ template <typename T, typename Format>
 #pragma unroll
       for (int i = h * 4 / halves; i < (h + 1) * 4 / halves; ++i) {
         packed::EightOfLines<together> weights;
-        packed::take_apart(weights, now.blocks, i, exponent);
+        packed::unpack(weights, now.blocks, i, exponent);
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
 #pragma unroll
@@ -344,8 +344,8 @@ kernel void quantized_matmul_skinny_simdgroup_matrix(
     sums[t] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
   }
 #pragma unroll 1
-  for (int turn = 0; turn < p.inner; turn += kSplits * 128) {
-    const int k = turn + static_cast<int>(simdgroup) * 128;
+  for (int k_start = 0; k_start < p.inner; k_start += kSplits * 128) {
+    const int k = k_start + static_cast<int>(simdgroup) * 128;
     // Lanes past the end load the last block and multiply it by zero.
     const int of_codes = min(k + column_of * 16, p.inner - 32);
     packed::Blocks<Format, TILES> blocks;
@@ -488,14 +488,14 @@ namespace matmul {
 template <typename T>
 struct Packed {
   typedef T element;
-  static constant constexpr bool is_decoded = true;
+  static constant constexpr bool is_dequantized = true;
 
   packed::Matrix<T> matrix;
   bool is_transposed;
 };
 
 template <int COUNT, typename E, typename T>
-inline void bring_run(threadgroup E* to, Packed<T> from, int64_t line, int64_t k, int left) {
+inline void stage_run(threadgroup E* to, Packed<T> from, int64_t line, int64_t k, int left) {
   for (int first = 0; first < COUNT; first += 8) {
     if (first < left) {
       const packed::EightValues values = from.is_transposed ? from.matrix.eight(k, line + first)

@@ -196,14 +196,14 @@ struct FixedPointWeights {
 };
 
 // Strides from one element of a block to the next.
-struct Steps {
+struct Strides {
   int64_t output;
   int64_t input;
 };
 
 // Computes `size` output elements: weighted sums of input elements with stride `inner`.
 template <typename Out, typename In, typename Weights>
-inline void resize_block(device Out* output, constant In* input, Steps steps, uint size,
+inline void resize_block(device Out* output, constant In* input, Strides strides, uint size,
                          Weights table, int64_t row, int64_t count, int64_t inner) {
   typename Weights::sum_type sums[kResizeBlock];
   for (uint i = 0; i < size; ++i) {
@@ -213,11 +213,11 @@ inline void resize_block(device Out* output, constant In* input, Steps steps, ui
     const auto weight = table.weights[row + tap];
     constant In* elements = input + tap * inner;
     for (uint i = 0; i < size; ++i) {
-      sums[i] += weight * static_cast<typename Weights::sum_type>(elements[i * steps.input]);
+      sums[i] += weight * static_cast<typename Weights::sum_type>(elements[i * strides.input]);
     }
   }
   for (uint i = 0; i < size; ++i) {
-    output[i * steps.output] = static_cast<Out>(table.finish(sums[i]));
+    output[i * strides.output] = static_cast<Out>(table.finish(sums[i]));
   }
 }
 
@@ -238,16 +238,16 @@ inline void resize_along_axis(device Out* output, constant In* input, Weights ta
   const Window window = windows[pixel];
   output += (row * parameters.outputs + pixel) * inner + within;
   input += (row * parameters.inputs + window.first) * inner + within;
-  const Steps rows = {parameters.outputs * inner, parameters.inputs * inner};
+  const Strides rows = {parameters.outputs * inner, parameters.inputs * inner};
   const int64_t weights = pixel * parameters.taps;
   if (rest < kResizeBlock) {
-    const Steps steps = across_rows ? rows : Steps{1, 1};
-    resize_block(output, input, steps, static_cast<uint>(rest), table, weights, window.count,
+    const Strides strides = across_rows ? rows : Strides{1, 1};
+    resize_block(output, input, strides, static_cast<uint>(rest), table, weights, window.count,
                  inner);
   } else if (across_rows) {
     resize_block(output, input, rows, kResizeBlock, table, weights, window.count, inner);
   } else {
-    resize_block(output, input, Steps{1, 1}, kResizeBlock, table, weights, window.count, inner);
+    resize_block(output, input, Strides{1, 1}, kResizeBlock, table, weights, window.count, inner);
   }
 }
 

@@ -208,9 +208,9 @@ kernel void batch_norm_stats_planes(device float4* parts [[buffer(0)]],
   V deviations = V(0.0f);
   V square = V(0.0f);
   for (uint i = 0; i < kLoads; ++i) {
-    const V apart = first + i * lanes + lane < all ? x[i] - mean : V(0.0f);
-    deviations += apart;
-    square += apart * apart;
+    const V delta = first + i * lanes + lane < all ? x[i] - mean : V(0.0f);
+    deviations += delta;
+    square += delta * delta;
   }
   const float rest = c10::metal::threadgroup_sum(deviation_sums, total(deviations), lane, lanes);
   const float squares = c10::metal::threadgroup_sum(square_sums, total(square), lane, lanes);
@@ -262,9 +262,9 @@ inline Moments<V> moments_of_rows(constant T* begin, uint first, uint step, uint
       }
       sum += block;
       for (uint i = 0; i < kLoads; ++i) {
-        const V apart = row + i < count ? x[i] - around : V(0.0f);
-        deviations += apart;
-        squares += apart * apart;
+        const V delta = row + i < count ? x[i] - around : V(0.0f);
+        deviations += delta;
+        squares += delta * delta;
       }
     }
     if (!is_far(deviations, squares, elements)) {
@@ -331,9 +331,9 @@ kernel void batch_norm_stats_adjacent(
     for (uint k = 0; k < taking; ++k) {
       const uint at = k * width + i;
       const float taken = static_cast<float>(each + (k < more ? 1 : 0));
-      const float apart = deviation(all_means[at], mean) + all_rests[at];
-      deviations += apart * taken;
-      squares += all_squares[at] + apart * apart * taken;
+      const float delta = deviation(all_means[at], mean) + all_rests[at];
+      deviations += delta * taken;
+      squares += all_squares[at] + delta * delta * taken;
     }
     const Moments<float> all = Moments<float>::of(whole, mean, deviations, squares, elements);
     parts[(column * width + i) * parts_of_channel + part] =
@@ -368,9 +368,9 @@ kernel void batch_norm_stats_combine(
   for (uint i = lane; i < parts_of_channel; i += lanes) {
     const float4 part = mine[i];
     const float count = static_cast<float>(min(elements, all - i * elements));
-    const float apart = deviation(part.y, mean) + part.z;
-    deviations += apart * count;
-    square += part.w + apart * apart * count;
+    const float delta = deviation(part.y, mean) + part.z;
+    deviations += delta * count;
+    square += part.w + delta * delta * count;
   }
   const float rest = c10::metal::threadgroup_sum(deviation_sums, deviations, lane, lanes);
   const float squares = c10::metal::threadgroup_sum(square_sums, square, lane, lanes);

@@ -157,7 +157,7 @@ def test_caches_of_codes():
 
 def test_long_sequences_in_parts_and_results_put_together():
     decoding.test_long_sequences_in_parts("cpu", 1)
-    assert has_launched("attention_decode_merge_together_float")
+    assert has_launched("attention_decode_combine_simdgroup_float")
     decoding.test_results_over_other_keys_are_put_together("cpu", torch.float16)
     decoding.test_what_has_seen_nothing_takes_no_part("cpu")
     decoding.test_gradients_of_what_is_put_together("cpu")

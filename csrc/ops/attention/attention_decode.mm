@@ -202,12 +202,13 @@ void decode_to(const Tensor& out, const Tensor& lse, const Tensor& query, const 
   }
   if (splits > 1 && !alone) {
     metalops::launch_simdgroups(library,
-                                metalops::KernelName("attention_decode_merge_together_") + type,
+                                metalops::KernelName("attention_decode_combine_simdgroup_") + type,
                                 all_rows * c10::metal::ceil_div<int64_t>(features, 32), out, lse,
                                 part_outs, part_sums, sinks, value_scale, parameters);
   } else if (splits > 1) {
-    metalops::launch_rows(library, metalops::KernelName("attention_decode_merge_") + type, features,
-                          all_rows, out, lse, part_outs, part_sums, sinks, value_scale, parameters);
+    metalops::launch_rows(library, metalops::KernelName("attention_decode_combine_") + type,
+                          features, all_rows, out, lse, part_outs, part_sums, sinks, value_scale,
+                          parameters);
   }
 }
 

@@ -447,7 +447,7 @@ def launched(query, key, value, table, lengths, *, splits, window_left=-1, scale
     )
     if splits > 1:
         simdgroups = all_rows * -(-value_size // 32)
-        getattr(library, f"attention_decode_merge_together_{name}")(
+        getattr(library, f"attention_decode_combine_simdgroup_{name}")(
             *(out, lse, part_outs, part_sums, lse, lse, parameters),
             threads=[simdgroups * 32, 1],
             group_size=[32, 1],

@@ -148,7 +148,7 @@ def decode(
     )
     if splits > 1:
         _KERNELS.simdgroups(
-            f"attention_decode_merge_together_{kind}",
+            f"attention_decode_combine_simdgroup_{kind}",
             all_rows * -(-features // 32),
             *(out, lse, part_outs, part_sums, sinks, value_scale, p),
         )

@@ -15,12 +15,12 @@ from .._formats import quantized as formats
 from .kernel_file import MOST_THREADS, TYPES, KernelFile, errors_of, header, number
 
 _PACKING = KernelFile("quantized")
-_FEW = KernelFile("quantized_matmul")
+_SKINNY = KernelFile("quantized_matmul")
 _TILES = KernelFile("quantized_matmul", has_products=True)
 _GGUF = KernelFile("gguf")
 
 FEW_ROWS = 8
-_WITH_ROWS = ("int4", "mxfp4", "nvfp4")  # formats with a GEMV kernel
+_WITH_GEMV = ("int4", "mxfp4", "nvfp4")  # formats with a GEMV kernel
 _CODES = {
     "affine": ("kInteger", "kElement"),
     "mxfp4": ("kE2M1", "kE8M0"),
@@ -124,11 +124,11 @@ def _splits(simdgroups: int, inner: int) -> int:
     return splits
 
 
-def _takes_row(columns: int, inner: int) -> bool:
+def _suits_gemv(columns: int, inner: int) -> bool:
     return columns > 1 and inner <= 32 * 1024
 
 
-def _launch_row(kernels: KernelFile, kernel: str, operands, p) -> None:
+def _launch_gemv(kernels: KernelFile, kernel: str, operands, p) -> None:
     """Launches a GEMV (kernels/quantized/gemv.h): a threadgroup computes several output features, with a simdgroup for
     each 1024 elements of K."""
     simdgroups = -(-p.inner // 1024)
@@ -176,11 +176,11 @@ def matmul(
         *(0 if bias is None else bias.contiguous(), _or_nothing(w.global_scale)),
     )
     is_whole = w.layout.is_aligned and p.inner % 32 == 0
-    is_row = rows == pairs == 1 and left is None and right is None and transpose and is_whole
-    if is_row and format_name in _WITH_ROWS and _takes_row(columns, p.inner):
-        _launch_row(_FEW, f"quantized_matmul_gemv_{format_name}_{TYPES[x.dtype]}", operands, p)
+    is_gemv = rows == pairs == 1 and left is None and right is None and transpose and is_whole
+    if is_gemv and format_name in _WITH_GEMV and _suits_gemv(columns, p.inner):
+        _launch_gemv(_SKINNY, f"quantized_matmul_gemv_{format_name}_{TYPES[x.dtype]}", operands, p)
         return result
-    kernels, threads = _FEW, 128
+    kernels, threads = _SKINNY, 128
     if rows > FEW_ROWS:
         kernels, name = _TILES, f"quantized_matmul_tiles_{'small' if rows <= 32 else 'large'}"
         down, across = 16 if rows <= 32 else 64, 64
@@ -263,8 +263,8 @@ def gguf_linear(x: Tensor, data: Tensor, bias: Tensor | None, qtype: int) -> Ten
         *(result, _aligned(x, 16), _aligned(data, 16)),
         0 if bias is None else bias.contiguous(),
     )
-    if rows == 1 and _WITH_PIECES.get(qtype) == "Q4_K" and _takes_row(columns, p.inner):
-        _launch_row(_GGUF, f"gguf_gemv_Q4_K_{TYPES[x.dtype]}", operands, p)
+    if rows == 1 and _WITH_PIECES.get(qtype) == "Q4_K" and _suits_gemv(columns, p.inner):
+        _launch_gemv(_GGUF, f"gguf_gemv_Q4_K_{TYPES[x.dtype]}", operands, p)
         return result
     name, down = ("gguf_skinny_1_", 1) if rows == 1 else ("gguf_skinny_", 4)
     if qtype in _WITH_PIECES:
