@@ -141,7 +141,7 @@ kernel void attention_forward(
       // Adjacent lanes take adjacent elements of the mask, for coalesced loads.
       for (int e = static_cast<int>(index); e < rows * columns; e += attention::kThreads) {
         threadgroup float& score = scores[e / columns * stride + e % columns];
-        score = make.placed(make.capped(score), first + e / columns, at + e % columns);
+        score = make.masked(make.capped(score), first + e / columns, at + e % columns);
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
       for (int c = 0; c < share; ++c) {
@@ -392,10 +392,10 @@ kernel void attention_forward_by_simdgroups(
     multiply.run(q, key_tokens, scores);
 
     // True if all of the simdgroup's queries see all of these keys.
-    const int place = mine + s.diagonal;
+    const int query_position = mine + s.diagonal;
     const bool is_whole = is_bare && make.scale > 0.0f && next <= s.keys &&
-                          (p.window_right < 0 || next - 1 <= place + p.window_right) &&
-                          (p.window_left < 0 || at >= place + rows - 1 - p.window_left);
+                          (p.window_right < 0 || next - 1 <= query_position + p.window_right) &&
+                          (p.window_left < 0 || at >= query_position + rows - 1 - p.window_left);
     // The scale that is still to be applied. For fully visible tiles it is fused with the
     // conversion to base 2.
     const float by = is_whole ? make.scale : 1.0f;
@@ -405,7 +405,7 @@ kernel void attention_forward_by_simdgroups(
         if (scores.is_valid_element(i)) {
           const auto in_tile = scores.get_multidimensional_index(i);
           const float score = make.capped(scores[i]);
-          scores[i] = make.placed(score, mine + in_tile[1], at + in_tile[0]);
+          scores[i] = make.masked(score, mine + in_tile[1], at + in_tile[0]);
         }
       }
     }

@@ -50,10 +50,10 @@ struct Codes<T, e5m2> {
 };
 
 // Returns the element at `feature` of a token; features below p.rotated are rotated by the angle of
-// `place` (RoPE).
+// `position` (RoPE).
 template <typename T>
-inline float rotated(device const T* token, int feature, int64_t place, constant CacheParameters& p,
-                     device const T* cosines, device const T* sines) {
+inline float rotated(device const T* token, int feature, int64_t position,
+                     constant CacheParameters& p, device const T* cosines, device const T* sines) {
   const float x = static_cast<float>(token[feature * p.tokens.feature]);
   if (feature >= p.rotated) {
     return x;
@@ -62,7 +62,7 @@ inline float rotated(device const T* token, int feature, int64_t place, constant
   const bool is_first = p.interleaved ? feature % 2 == 0 : feature < half_of;
   const int partner =
       p.interleaved ? (feature ^ 1) : (is_first ? feature + half_of : feature - half_of);
-  const int64_t angle = place * half_of + (p.interleaved ? feature / 2 : feature % half_of);
+  const int64_t angle = position * half_of + (p.interleaved ? feature / 2 : feature % half_of);
   const float other = static_cast<float>(token[partner * p.tokens.feature]);
   const float cosine = static_cast<float>(cosines[angle]);
   const float sine = static_cast<float>(sines[angle]);

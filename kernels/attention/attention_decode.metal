@@ -150,15 +150,15 @@ struct Cache {
   // apart; returns 0, with negative offsets, if the block table holds an invalid page.
   inline int find(int at, constant AttentionDecodeParameters& p, thread int64_t& key_at,
                   thread int64_t& value_at) const {
-    const uint place = static_cast<uint>(start + at);
+    const uint position = static_cast<uint>(start + at);
     if (p.page_size == 0) {
-      key_at = place * p.key.token;
-      value_at = place * p.value.token;
-      return p.keys - static_cast<int>(place);
+      key_at = position * p.key.token;
+      value_at = position * p.value.token;
+      return p.keys - static_cast<int>(position);
     }
-    const uint column = p.page_shift >= 0 ? place >> static_cast<uint>(p.page_shift)
-                                          : place / static_cast<uint>(p.page_size);
-    const int64_t slot = place - column * static_cast<uint>(p.page_size);
+    const uint column = p.page_shift >= 0 ? position >> static_cast<uint>(p.page_shift)
+                                          : position / static_cast<uint>(p.page_size);
+    const int64_t slot = position - column * static_cast<uint>(p.page_size);
     const int page = table[column];
     if (page < 0 || page >= p.pages) {
       TORCH_REPORT_ERROR(errors, "paged_attention: block_table has page ", page, ", but there are ",
@@ -217,15 +217,15 @@ inline Task task_of(uint number, int rows, constant AttentionDecodeParameters& p
 // Returns the max that exponentials are relative to: 0 if nothing was seen yet.
 inline float shift_of(float running_max) { return running_max == -INFINITY ? 0.0f : running_max; }
 
-// Applies softcap, slope, mask and window to the score of a row and a key. slope, place: those of
-// the row.
+// Applies softcap, slope, mask and window to the score of a row and a key. slope, position: those
+// of the row.
 template <typename T>
-inline float placed(float score, float slope, int place, int r, int key, Task task,
+inline float masked(float score, float slope, int position, int r, int key, Task task,
                     constant AttentionDecodeParameters& p, device const uchar* mask) {
   if (p.softcap > 0.0f) {
     score = attention::capped(score, p.softcap);
   }
-  score -= slope * abs(static_cast<float>(place - key));
+  score -= slope * abs(static_cast<float>(position - key));
   if (p.mask_kind != AttentionDecodeMask::kNone) {
     const int row = min(task.first_row + r, p.queries * p.group - 1);
     const int64_t at = task.batch * p.mask[0] + (task.head * p.group + row % p.group) * p.mask[1] +
@@ -238,8 +238,8 @@ inline float placed(float score, float slope, int place, int r, int key, Task ta
       score += static_cast<float>(reinterpret_cast<device const T*>(mask)[at]);
     }
   }
-  const bool hidden = (p.window_right >= 0 && key > place + p.window_right) ||
-                      (p.window_left >= 0 && key < place - p.window_left);
+  const bool hidden = (p.window_right >= 0 && key > position + p.window_right) ||
+                      (p.window_left >= 0 && key < position - p.window_left);
   return hidden ? -INFINITY : score;
 }
 
@@ -254,7 +254,7 @@ struct Part {
   float running_max[ROWS];
   float total[ROWS];
   float slope[ROWS];
-  int place[ROWS];  // position of the key on the row's diagonal
+  int position[ROWS];  // position of the key on the row's diagonal
   int lane;
   float scores[ROWS][keys];  // of the current keys; they become weights
   int64_t value_at[keys];    // offsets of the current values; negative: no such key
@@ -271,7 +271,7 @@ struct Part {
           queries + task.batch * p.query.batch + token * p.query.token + head * p.query.head;
       running_max[r] = -INFINITY;
       total[r] = 0.0f;
-      place[r] = token + task.diagonal;
+      position[r] = token + task.diagonal;
       slope[r] = p.has_slopes ? slopes[task.batch * p.slopes_batch + head] : 0.0f;
 #pragma unroll(Shape::unrolled)
       for (int i = 0; i < PACKS; ++i) {
@@ -377,7 +377,7 @@ struct Part {
         for (int k = 0; k < keys; ++k) {
           if (value_at[k] >= 0) {
             scores[r][k] =
-                placed<T>(scores[r][k], slope[r], place[r], r, first + k * step, task, p, mask);
+                masked<T>(scores[r][k], slope[r], position[r], r, first + k * step, task, p, mask);
           }
         }
       }

@@ -49,7 +49,7 @@ struct GradientTile {
 // The gradients of one element of the attention matrix.
 struct Element {
   float weight;  // multiplies grad_out in dV; includes dropout
-  float placed;  // gradient with respect to the score
+  float masked;  // gradient with respect to the score
   float score;   // gradient with respect to the product q k, without the scale
 };
 
@@ -59,13 +59,13 @@ inline Element gradients_of(attention::Scores<T> make, attention::Dropout dropou
                             float product, float other, float lse, float delta, int row,
                             int column) {
   const float capped = make.capped(product);
-  const float score = make.placed(capped, row, column);
+  const float score = make.masked(capped, row, column);
   const float weight = score == -INFINITY ? 0.0f : exp(score - lse);
   const float kept = dropout.keeps(row, column) ? keep_scale : 0.0f;
   Element result;
   result.weight = weight * kept;
-  result.placed = score == -INFINITY ? 0.0f : weight * (other * kept - delta);
-  result.score = result.placed;
+  result.masked = score == -INFINITY ? 0.0f : weight * (other * kept - delta);
+  result.score = result.masked;
   if (make.softcap > 0.0f) {
     const float tanh_of = capped / make.softcap;
     result.score *= 1.0f - tanh_of * tanh_of;
@@ -111,7 +111,7 @@ inline float gradients_of_share(attention::Scores<T> make, attention::Dropout dr
       weights[i] = element.weight;
       gradients[i] = element.score;
       slope_sum -=
-          element.placed * abs(static_cast<float>(row + in_tile + make.diagonal - of_column));
+          element.masked * abs(static_cast<float>(row + in_tile + make.diagonal - of_column));
     }
   }
   const float by = of_both.y;
@@ -186,18 +186,18 @@ kernel void attention_statistics(
     const attention::Sequence s =
         attention::sequence_of(sequence, static_cast<int>(head), p, cu_queries, cu_keys, lengths);
     const attention::Scores<T> make = attention::scores_of<T>(s, p, mask, slopes);
-    const int place = static_cast<int>(row - s.first_query);
+    const int row_in_sequence = static_cast<int>(row - s.first_query);
     device const T* const q = query + attention::offset_of(p.query, s.batch, s.head, row);
     device const T* const keys =
         key + attention::offset_of(p.key, s.batch, s.head / p.heads_of_a_key, s.first_key);
-    const attention::Range seen = attention::keys_seen(s, p, place, 1);
+    const attention::Range seen = attention::keys_seen(s, p, row_in_sequence, 1);
     float total = 0.0f;
     for (int column = seen.begin + lane; column < seen.end; column += 32) {
       float product = 0.0f;
       for (int i = 0; i < p.head_size; ++i) {
         product += static_cast<float>(q[i]) * static_cast<float>(keys[column * p.key.row + i]);
       }
-      const float score = make.placed(make.capped(product), place, column);
+      const float score = make.masked(make.capped(product), row_in_sequence, column);
       total += score == -INFINITY ? 0.0f : exp(score - of_row);
     }
     total = simd_sum(total) + (p.has_sinks ? weight_of_sink(sinks[s.head], of_row) : 0.0f);
@@ -511,7 +511,7 @@ kernel void attention_grad_mask(
                                                 products[row * stride + column],
                                                 others[row * stride + column], lse[of_row],
                                                 of_both.x, row_at + row, at + column)
-                                       .placed;
+                                       .masked;
           }
           threadgroup_barrier(mem_flags::mem_threadgroup);
         }

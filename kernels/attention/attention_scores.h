@@ -122,7 +122,7 @@ struct Scores {
 
   // Adds the part that depends on the position: slope, window and mask. Returns -INFINITY if the
   // key is hidden.
-  inline float placed(float score, int row, int column) const {
+  inline float masked(float score, int row, int column) const {
     const Range seen = seen_by(row);
     if (column < seen.begin || column >= seen.end) {
       return -INFINITY;

@@ -325,12 +325,12 @@ inline float choose_scale(float lowest, float highest, constant MovingAveragePar
   const double_float from_highest = divide({highest, 0.0f}, scale.hi);
   const bool lowest_is_nearer =
       abs(quant_min) + abs(from_lowest.hi) < abs(quant_max) + abs(from_highest.hi);
-  double_float place = lowest_is_nearer ? add({quant_min, 0.0f}, negative(from_lowest))
-                                        : add({quant_max, 0.0f}, negative(from_highest));
+  double_float unrounded = lowest_is_nearer ? add({quant_min, 0.0f}, negative(from_lowest))
+                                            : add({quant_max, 0.0f}, negative(from_highest));
   if (centred) {
-    place = {0.5f * (quant_min + quant_max), 0.0f};
+    unrounded = {0.5f * (quant_min + quant_max), 0.0f};
   }
-  const float nearest = rint(place);
+  const float nearest = rint(unrounded);
   const float inside =
       nearest > quant_min ? (nearest < quant_max ? nearest : quant_max) : quant_min;
   zero_point = static_cast<int>(inside);

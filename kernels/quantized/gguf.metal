@@ -150,7 +150,7 @@ kernel void gguf_skinny(device T* result [[buffer(0)]], device const T* left [[b
 }
 
 // Returns the factor that compensates a code left in the low or high byte of its half word.
-inline float place_of_byte(int e) { return e % 2 == 0 ? 1.0f : 0x1p-8f; }
+inline float scale_of_byte(int e) { return e % 2 == 0 ? 1.0f : 0x1p-8f; }
 
 // Skinny GEMM for types known at compile time: each simdgroup, or each group of p.splits simdgroups
 // (split-K), computes ROWS x COLUMNS elements. Lanes take pieces of lines (gguf_pieces.h).
@@ -198,7 +198,7 @@ kernel void gguf_skinny_pieces(device T* result [[buffer(0)]], device const T* l
 #pragma unroll
         for (int e = 0; e < 16; ++e) {
           totals[r] += Type::has_minimum ? inputs[r][e] : 0.0f;
-          inputs[r][e] *= place_of_byte(e);
+          inputs[r][e] *= scale_of_byte(e);
         }
 #pragma unroll
         for (int c = 0; c < COLUMNS; ++c) {

@@ -38,14 +38,14 @@ inline uint swapped(uint word) { return (word & 0x0f0f0f0fu) << 4 | (word >> 4 &
 
 // A format has: bits; finish(word), applied to 32 bits of codes before they are unpacked;
 // unscaled(code, exponent), its value without `factor`; has_biases; has_short_groups, true if
-// groups may have 16 elements; and has_places, true if unpack() leaves codes shifted within
-// their word, so that the other operand must be multiplied by place(). These are the defaults:
+// groups may have 16 elements; and has_shifted_codes, true if unpack() leaves codes shifted within
+// their word, so that the other operand must be multiplied by code_scale(). These are the defaults:
 template <int BITS>
 struct Usual {
   static constant constexpr int bits = BITS;
   static constant constexpr bool has_biases = false;
   static constant constexpr bool has_short_groups = false;
-  static constant constexpr bool has_places = false;
+  static constant constexpr bool has_shifted_codes = false;
   static constant constexpr float factor = 1.0f;
   static inline uint finish(uint word) { return word; }
 };
@@ -53,7 +53,7 @@ struct Usual {
 template <int BITS>
 struct Integer : Usual<BITS> {
   static constant constexpr bool has_biases = true;
-  static constant constexpr bool has_places = BITS == 4;
+  static constant constexpr bool has_shifted_codes = BITS == 4;
   // Puts the code into the low mantissa bits of 2^23, whose bits are `exponent`: GPUs add faster
   // than they convert.
   static inline float unscaled(uint code, uint exponent) {
@@ -109,7 +109,7 @@ struct EightOfLines {
   float of[8][LINES];
 };
 // Unpacks 4-bit codes without shifting them within their half word: each value is 16 times as large
-// as the one before; see place().
+// as the one before; see code_scale().
 template <int LINES>
 inline void unpack(thread EightOfLines<LINES>& values,
                    thread const Blocks<Integer<4>, LINES>& blocks, int i, uint exponent) {
@@ -124,7 +124,7 @@ inline void unpack(thread EightOfLines<LINES>& values,
     }
   }
 }
-inline float place(int e) { return 1.0f / static_cast<float>(1 << (e % 4 * 4)); }
+inline float code_scale(int e) { return 1.0f / static_cast<float>(1 << (e % 4 * 4)); }
 // Unpacks eight e2m1 codes. They become the upper bytes of halves, with the sign in bit 7 and the
 // magnitude in bits 3 to 1, once for the low and once for the high halves of a word's bytes. The
 // codes e and e + 4 are sixteen bits apart.

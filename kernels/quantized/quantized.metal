@@ -38,11 +38,11 @@ inline uint nearest_code(float x, CodeFormat format) {
       return code;
     }
     default: {
-      uint place = 0;
+      uint index = 0;
       for (int i = 0; i < 7; ++i) {
-        place += abs(x) > kFloat4Thresholds[i] ? 1u : 0u;
+        index += abs(x) > kFloat4Thresholds[i] ? 1u : 0u;
       }
-      return kFloat4Codes[place] | (x < 0.0f ? 8u : 0u);
+      return kFloat4Codes[index] | (x < 0.0f ? 8u : 0u);
     }
   }
 }
@@ -63,7 +63,7 @@ struct GroupShare {
   int lanes;
   int lane;
   int end;  // end of the group within the line
-  bool is_there;
+  bool exists;
 };
 
 inline GroupShare share_of(int64_t thread_number, constant PackedLayout& layout) {
@@ -72,7 +72,7 @@ inline GroupShare share_of(int64_t thread_number, constant PackedLayout& layout)
   const int64_t groups = layout.lines * layout.line_scales;
   GroupShare share;
   share.group = thread_number / lanes;
-  share.is_there = share.group < groups;
+  share.exists = share.group < groups;
   share.group = min(share.group, groups - 1);
   share.line = share.group / layout.line_scales;
   share.first = static_cast<int>(share.group % layout.line_scales) << layout.group_shift;
@@ -117,7 +117,7 @@ kernel void quantized_quantize(device uchar* codes [[buffer(0)]],
   }
   const float global_factor = packed::global_factor(global_scale, layout);
   const float largest = max(abs(low), abs(high));
-  const bool stores = share.is_there && share.lane == 0;
+  const bool stores = share.exists && share.lane == 0;
   float scale = 1.0f;
   float bias = 0.0f;
   if (layout.format == CodeFormat::kInteger) {
@@ -160,7 +160,7 @@ kernel void quantized_quantize(device uchar* codes [[buffer(0)]],
       scales[share.group] = static_cast<uchar>(code);
     }
   }
-  if (!share.is_there) {
+  if (!share.exists) {
     return;
   }
   for (int k = share.first + share.lane * 8; k < share.end; k += share.lanes * 8) {
@@ -243,7 +243,7 @@ kernel void quantized_scales_gradient(device uchar* grad_scales [[buffer(0)]],
     of_scale += simd_shuffle_xor(of_scale, static_cast<ushort>(i));
     of_bias += simd_shuffle_xor(of_bias, static_cast<ushort>(i));
   }
-  if (share.is_there && share.lane == 0) {
+  if (share.exists && share.lane == 0) {
     store_scale<T>(grad_scales, share.group, of_scale, layout.scale);
     if (layout.format == CodeFormat::kInteger) {
       grad_biases[share.group] = static_cast<T>(of_bias);

@@ -19,26 +19,26 @@ namespace matmul = metalops::matmul;
 namespace gemv = metalops::gemv;
 namespace packed = metalops::packed;
 
-// The indices of a pair's two matrices. is_there: true if both are in range.
-struct PairPlace {
+// The indices of a pair's two matrices. in_range: true if both are in range.
+struct PairIndices {
   int64_t left;
   int64_t right;
-  bool is_there;
+  bool in_range;
 };
 
-inline PairPlace pair_place(int64_t pair, device const int64_t* left_index,
-                            device const int64_t* right_index, constant QuantizedProduct& p) {
-  PairPlace place;
-  place.left = p.has_left_index ? left_index[pair] : pair;
-  place.right = p.has_right_index ? right_index[pair] : pair;
-  place.is_there = place.left >= 0 && place.left < p.left_matrices && place.right >= 0 &&
-                   place.right < p.right_matrices;
-  return place;
+inline PairIndices pair_indices(int64_t pair, device const int64_t* left_index,
+                                device const int64_t* right_index, constant QuantizedProduct& p) {
+  PairIndices indices;
+  indices.left = p.has_left_index ? left_index[pair] : pair;
+  indices.right = p.has_right_index ? right_index[pair] : pair;
+  indices.in_range = indices.left >= 0 && indices.left < p.left_matrices && indices.right >= 0 &&
+                     indices.right < p.right_matrices;
+  return indices;
 }
 
-#define REPORT_PLACE(errors, place, p)                                                    \
-  TORCH_REPORT_ERROR(errors, "gather_quantized_matmul: indices ", place.left, " and ",    \
-                     place.right, " are not of ", p.left_matrices, " matrices of x and ", \
+#define REPORT_OUT_OF_RANGE(errors, indices, p)                                             \
+  TORCH_REPORT_ERROR(errors, "gather_quantized_matmul: indices ", indices.left, " and ",    \
+                     indices.right, " are not of ", p.left_matrices, " matrices of x and ", \
                      p.right_matrices, " of weights")
 
 #if !defined(__HAVE_TENSOR__)
@@ -56,9 +56,9 @@ kernel void quantized_matmul_skinny(
     uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float parts[skinny::kSimdgroups][ROWS * COLUMNS];
   const auto block = skinny::block_of<ROWS, COLUMNS>(group, p.splits, p.rows, p.columns);
-  const PairPlace of = pair_place(block.pair, left_index, right_index, p);
-  if (!of.is_there) {
-    REPORT_PLACE(errors, of, p);
+  const PairIndices of = pair_indices(block.pair, left_index, right_index, p);
+  if (!of.in_range) {
+    REPORT_OUT_OF_RANGE(errors, of, p);
     return;
   }
   const auto share = skinny::share_of<COLUMNS>(block, simdgroup, p.splits);
@@ -121,10 +121,10 @@ kernel void quantized_matmul_skinny(
           four += float4(inputs[r][e], inputs[r][e + 1], inputs[r][e + 2], inputs[r][e + 3]);
         }
         totals[r] = Format::has_biases ? (four.x + four.y) + (four.z + four.w) : 0.0f;
-        if (Format::has_places) {
+        if (Format::has_shifted_codes) {
 #pragma unroll
           for (int e = 0; e < 16; ++e) {
-            inputs[r][e] *= packed::place(e);
+            inputs[r][e] *= packed::code_scale(e);
           }
         }
 #pragma unroll
@@ -255,7 +255,7 @@ template <typename T, typename Format>
   for (int e = 0; e < 32; ++e) {
     inputs[e] = k < p.inner ? inputs[e] : 0.0f;
     total += Format::has_biases ? inputs[e] : 0.0f;
-    inputs[e] *= Format::has_places ? packed::place(e) : 1.0f;
+    inputs[e] *= Format::has_shifted_codes ? packed::code_scale(e) : 1.0f;
   }
 #pragma unroll 1
   for (int line = 0; line < lines; line += together) {
@@ -323,16 +323,16 @@ kernel void quantized_matmul_skinny_simdgroup_matrix(
   threadgroup float parts[kSplits][TILES * 64];
   const uint across = (static_cast<uint>(p.columns) + TILES * 8 - 1) / (TILES * 8);
   const int64_t pair = group / across;
-  PairPlace place = pair_place(pair, left_index, right_index, p);
+  PairIndices indices = pair_indices(pair, left_index, right_index, p);
   // Invalid pairs are computed with matrix 0 and not stored, to keep the threadgroup uniform.
-  if (!place.is_there) {
-    REPORT_PLACE(errors, place, p);
-    place.left = 0;
-    place.right = 0;
+  if (!indices.in_range) {
+    REPORT_OUT_OF_RANGE(errors, indices, p);
+    indices.left = 0;
+    indices.right = 0;
   }
   const int column = static_cast<int>(group % across) * TILES * 8;
-  const auto right = packed::matrix_of<T>(codes, scales, biases, 1.0f, p.right, place.right);
-  device const T* const x = left + place.left * p.left_matrix;
+  const auto right = packed::matrix_of<T>(codes, scales, biases, 1.0f, p.right, indices.right);
+  device const T* const x = left + indices.left * p.left_matrix;
   // Apple's layout of an 8 x 8 simdgroup matrix: each lane has two adjacent elements of a row.
   const int quad = static_cast<int>(lane) / 4;
   const int row_of = (quad & 4) + static_cast<int>(lane) / 2 % 4;
@@ -407,7 +407,7 @@ kernel void quantized_matmul_skinny_simdgroup_matrix(
   const float factor = packed::global_factor(global_scale, p.right);
   for (int i = static_cast<int>(simdgroup * 32 + lane); i < p.rows * TILES * 8; i += kSplits * 32) {
     const int at = column + i % (TILES * 8);
-    if (at < p.columns && place.is_there) {
+    if (at < p.columns && indices.in_range) {
       float total = 0.0f;
       for (int s = 0; s < kSplits; ++s) {
         total += parts[s][i];
@@ -437,16 +437,17 @@ kernel void quantized_matmul_gemv_transposed(
   threadgroup float parts[kRowSimdgroups][32 * 8];
   const uint across = (static_cast<uint>(p.columns) + 255) / 256;
   const int64_t pair = group / across / static_cast<uint>(p.rows);
-  const PairPlace place = pair_place(pair, left_index, right_index, p);
-  if (!place.is_there) {
-    REPORT_PLACE(errors, place, p);
+  const PairIndices indices = pair_indices(pair, left_index, right_index, p);
+  if (!indices.in_range) {
+    REPORT_OUT_OF_RANGE(errors, indices, p);
     return;
   }
   const int row = static_cast<int>(group / across % static_cast<uint>(p.rows));
   const int column = static_cast<int>(group % across) * 256 + static_cast<int>(lane) * 8;
   const auto right = packed::matrix_of<T>(
-      codes, scales, biases, packed::global_factor(global_scale, p.right), p.right, place.right);
-  device const T* const x = left + place.left * p.left_matrix + static_cast<int64_t>(row) * p.inner;
+      codes, scales, biases, packed::global_factor(global_scale, p.right), p.right, indices.right);
+  device const T* const x =
+      left + indices.left * p.left_matrix + static_cast<int64_t>(row) * p.inner;
   float sums[8];
   for (int e = 0; e < 8; ++e) {
     sums[e] = 0.0f;
@@ -542,9 +543,9 @@ kernel void quantized_matmul_tiles(
   const uint across = (static_cast<uint>(p.columns) + Tile::columns - 1) / Tile::columns;
   const uint down = (static_cast<uint>(p.rows) + Tile::rows - 1) / Tile::rows;
   const int64_t pair = group / across / down;
-  const PairPlace of = pair_place(pair, left_index, right_index, p);
-  if (!of.is_there) {
-    REPORT_PLACE(errors, of, p);
+  const PairIndices of = pair_indices(pair, left_index, right_index, p);
+  if (!of.in_range) {
+    REPORT_OUT_OF_RANGE(errors, of, p);
     return;
   }
   const matmul::Dense<T> a{left + of.left * p.left_matrix, p.inner, false};

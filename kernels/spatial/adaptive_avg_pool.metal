@@ -24,7 +24,7 @@ struct Planar : PlanePosition {
 
 // Positions in two-dimensional pooling of channels-last tensors.
 struct ChannelsLast {
-  uint3 place;
+  uint3 coordinates;
   int64_t image;
   uint channel;
   int64_t element;
@@ -33,7 +33,7 @@ struct ChannelsLast {
     constant uint32_t* sizes = parameters.sizes.result;
     image = position.z / sizes[1];
     channel = position.x;
-    place = uint3(position.y, position.z % sizes[1], 0);
+    coordinates = uint3(position.y, position.z % sizes[1], 0);
     element = (static_cast<int64_t>(position.z) * sizes[2] + position.y) * parameters.channels +
               position.x;
   }
@@ -52,9 +52,9 @@ kernel void adaptive_avg_pool(device T* output [[buffer(0)]], constant T* input 
                               uint3 position [[thread_position_in_grid]]) {
   const Layout at(position, parameters);
   const Windows windows(table, parameters.sizes.result);
-  const uint2 depths = windows.depth[at.place.z];
-  const uint2 heights = windows.height[at.place.y];
-  const uint2 widths = windows.width[at.place.x];
+  const uint2 depths = windows.depth[at.coordinates.z];
+  const uint2 heights = windows.height[at.coordinates.y];
+  const uint2 widths = windows.width[at.coordinates.x];
   const int64_t step = Layout::step(parameters);
   float sum = 0.0f;
   for (uint d = depths.x; d < depths.y; ++d) {
@@ -75,9 +75,9 @@ kernel void adaptive_avg_pool(device T* output [[buffer(0)]], constant T* input 
 kernel void adaptive_avg_pool_shares(device float* shares [[buffer(0)]],
                                      constant PoolingSizes& sizes [[buffer(1)]],
                                      uint entry [[thread_position_in_grid]]) {
-  const WindowPlace place(entry, sizes);
-  if (place.exists) {
-    const uint2 window = adaptive_window(place);
+  const WindowIndex entry_index(entry, sizes);
+  if (entry_index.exists) {
+    const uint2 window = adaptive_window(entry_index);
     shares[entry] = 1.0f / static_cast<float>(window.y - window.x);
   }
 }
@@ -94,9 +94,9 @@ kernel void adaptive_avg_pool_backward(device T* grad_input [[buffer(0)]],
   constant float* depth_shares = shares;
   constant float* height_shares = depth_shares + parameters.sizes.source[0];
   constant float* width_shares = height_shares + parameters.sizes.source[1];
-  const uint2 depths = windows.depth[at.place.z];
-  const uint2 heights = windows.height[at.place.y];
-  const uint2 widths = windows.width[at.place.x];
+  const uint2 depths = windows.depth[at.coordinates.z];
+  const uint2 heights = windows.height[at.coordinates.y];
+  const uint2 widths = windows.width[at.coordinates.x];
   const int64_t step = Layout::step(parameters);
   float sum = 0.0f;
   for (uint d = depths.x; d < depths.y; ++d) {

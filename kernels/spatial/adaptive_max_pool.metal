@@ -18,8 +18,9 @@ kernel void adaptive_max_pool(device T* output [[buffer(0)]], device long* indic
                               uint3 position [[thread_position_in_grid]]) {
   const PlanePosition at(position, sizes.result);
   const Windows windows(table, sizes.result);
-  write_maximum(output, indices, input, windows.depth[at.place.z], windows.height[at.place.y],
-                windows.width[at.place.x], at, sizes.source);
+  write_maximum(output, indices, input, windows.depth[at.coordinates.z],
+                windows.height[at.coordinates.y], windows.width[at.coordinates.x], at,
+                sizes.source);
 }
 
 // Reports indices that max_pool_backward would miss. One thread per element of the output.

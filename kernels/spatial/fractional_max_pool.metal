@@ -28,15 +28,15 @@ kernel void fractional_max_pool_starts(device uint* starts [[buffer(0)]],
                                        device ErrorMessages* errors [[buffer(3)]],
                                        uint2 position [[thread_position_in_grid]],
                                        uint2 grid [[threads_per_grid]]) {
-  const WindowPlace place(position.x, parameters.sizes);
-  const uint last = place.source - parameters.window[place.dimension];
+  const WindowIndex window(position.x, parameters.sizes);
+  const uint last = window.source - parameters.window[window.dimension];
   uint first = last;
-  if (place.index + 1 != place.result) {
+  if (window.index + 1 != window.result) {
     constant T* samples = all_samples + static_cast<int64_t>(position.y) * parameters.samples;
-    const float sample = static_cast<float>(samples[parameters.sample_for[place.dimension]]);
-    const float step = parameters.step[place.dimension];
+    const float sample = static_cast<float>(samples[parameters.sample_for[window.dimension]]);
+    const float step = parameters.step[window.dimension];
     // The difference is never negative.
-    first = static_cast<uint>(rounded_to_zero((static_cast<float>(place.index) + sample) * step)) -
+    first = static_cast<uint>(rounded_to_zero((static_cast<float>(window.index) + sample) * step)) -
             static_cast<uint>(rounded_to_zero(sample * step));
     if (first > last) {
       TORCH_REPORT_ERROR(errors, "fractional_max_pool", parameters.dimensions,
@@ -57,9 +57,9 @@ kernel void fractional_max_pool(device T* output [[buffer(0)]], device long* ind
   constant uint32_t* sizes = parameters.sizes.result;
   const PlanePosition at(position, sizes);
   constant uint* starts = all_starts + at.plane * (sizes[0] + sizes[1] + sizes[2]);
-  const uint depth = starts[at.place.z];
-  const uint height = starts[sizes[0] + at.place.y];
-  const uint width = starts[sizes[0] + sizes[1] + at.place.x];
+  const uint depth = starts[at.coordinates.z];
+  const uint height = starts[sizes[0] + at.coordinates.y];
+  const uint width = starts[sizes[0] + sizes[1] + at.coordinates.x];
   write_maximum(output, indices, input, uint2(depth, depth + parameters.window[0]),
                 uint2(height, height + parameters.window[1]),
                 uint2(width, width + parameters.window[2]), at, parameters.sizes.source);
@@ -114,22 +114,22 @@ kernel void fractional_max_pool_windows(device uint2* table [[buffer(0)]],
                                         constant FractionalMaxPoolParameters& parameters
                                         [[buffer(1)]],
                                         uint entry [[thread_position_in_grid]]) {
-  const WindowPlace place(entry, parameters.sizes);
-  if (!place.exists) {
+  const WindowIndex window(entry, parameters.sizes);
+  if (!window.exists) {
     return;
   }
-  const int64_t size = parameters.window[place.dimension];
-  const int64_t steps = static_cast<int64_t>(place.source) - 1;
-  const int64_t way = 2 * (place.result - size);  // span of all steps, doubled
-  const int64_t margin = 2 + (place.result >> 19);
-  const int64_t index = 2 * static_cast<int64_t>(place.index);
+  const int64_t size = parameters.window[window.dimension];
+  const int64_t steps = static_cast<int64_t>(window.source) - 1;
+  const int64_t span = 2 * (window.result - size);  // span of all steps, doubled
+  const int64_t margin = 2 + (window.result >> 19);
+  const int64_t index = 2 * static_cast<int64_t>(window.index);
   int64_t first = 0;
-  int64_t end = place.source;
+  int64_t end = window.source;
   if (steps > 0) {
     const int64_t before = (index - 2 * size - margin) * steps;
     const int64_t after = (index + 2 + margin) * steps;
-    first = before < 0 ? 0 : before / way + 1;
-    end = min(end, (after - 1) / way + 1);
+    first = before < 0 ? 0 : before / span + 1;
+    end = min(end, (after - 1) / span + 1);
   }
   table[entry] = uint2(static_cast<uint>(first), static_cast<uint>(end));
 }

@@ -48,10 +48,11 @@ kernel void max_pool_backward(device T* grad_input [[buffer(0)]],
                               uint3 position [[thread_position_in_grid]]) {
   const PlanePosition at(position, sizes.result);
   const Windows windows(table, sizes.result);
-  const uint2 depths = windows.depth[at.place.z];
-  const uint2 heights = windows.height[at.place.y];
-  const uint2 widths = windows.width[at.place.x];
-  const int64_t self = row_of_plane(0, at.place.z, at.place.y, sizes.result) + at.place.x;
+  const uint2 depths = windows.depth[at.coordinates.z];
+  const uint2 heights = windows.height[at.coordinates.y];
+  const uint2 widths = windows.width[at.coordinates.x];
+  const int64_t self =
+      row_of_plane(0, at.coordinates.z, at.coordinates.y, sizes.result) + at.coordinates.x;
   float sum = 0.0f;
   for (uint32_t d = depths.x; d < depths.y; ++d) {
     for (uint32_t h = heights.x; h < heights.y; ++h) {
@@ -76,9 +77,9 @@ inline bool is_found(int64_t index, PlanePosition at, constant uint2* table,
   }
   const Windows windows(table, in);
   const int64_t row = index / in[2];
-  return contains(windows.depth[row / in[1]], at.place.z) &&
-         contains(windows.height[row % in[1]], at.place.y) &&
-         contains(windows.width[index % in[2]], at.place.x);
+  return contains(windows.depth[row / in[1]], at.coordinates.z) &&
+         contains(windows.height[row % in[1]], at.coordinates.y) &&
+         contains(windows.width[index % in[2]], at.coordinates.x);
 }
 
 }  // namespace metalops

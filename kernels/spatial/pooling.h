@@ -33,14 +33,14 @@ struct Windows {
 };
 
 // The position of an entry in that table: an index in one dimension, and the dimension's sizes.
-struct WindowPlace {
+struct WindowIndex {
   uint32_t dimension;
   uint32_t index;
   uint32_t source;
   uint32_t result;
   bool exists;
 
-  WindowPlace(uint32_t entry, constant PoolingSizes& sizes) {
+  WindowIndex(uint32_t entry, constant PoolingSizes& sizes) {
     dimension = 0;
     index = entry;
     while (dimension < 2 && index >= sizes.result[dimension]) {
@@ -54,7 +54,7 @@ struct WindowPlace {
 
 // The position of a thread's element in a tensor of contiguous planes.
 struct PlanePosition {
-  uint3 place;  // (width, height, depth)
+  uint3 coordinates;  // (width, height, depth)
   int64_t plane;
   int64_t element;
 
@@ -62,7 +62,7 @@ struct PlanePosition {
     const bool flat = sizes[0] == 1;  // avoids a division, slow on GPUs
     const uint whole = flat ? position.z : position.z / sizes[0];
     plane = whole;
-    place = uint3(position.xy, flat ? 0 : position.z - whole * sizes[0]);
+    coordinates = uint3(position.xy, flat ? 0 : position.z - whole * sizes[0]);
     element = (static_cast<int64_t>(position.z) * sizes[1] + position.y) * sizes[2] + position.x;
   }
 };

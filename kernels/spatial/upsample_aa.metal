@@ -58,14 +58,14 @@ struct Window {
 };
 
 // A coordinate on the axis, in input pixels: whole + fraction.
-struct Place {
+struct Coordinate {
   int64_t whole;
   float fraction;
 };
 
 // Returns the center of an output pixel. It is a double-float product: one float would lose the
 // fraction at the end of a long axis. Positions far beyond that end need not be accurate.
-inline Place center_of(int64_t output, constant AxisParameters& axis) {
+inline Coordinate center_of(int64_t output, constant AxisParameters& axis) {
   constexpr float kFarBeyond = 4.61168602e18f;  // 2^62
   const float rounded = static_cast<float>(output);
   const float rest = static_cast<float>(output - static_cast<int64_t>(rounded));
@@ -75,10 +75,11 @@ inline Place center_of(int64_t output, constant AxisParameters& axis) {
   return {static_cast<int64_t>(whole), (center.hi - whole) + center.lo};
 }
 
-// Returns the pixel at place + offset, rounded down and clamped to the axis.
-inline int64_t pixel_at(Place place, float offset, constant AxisParameters& axis) {
-  const float steps = floor(place.fraction + offset);
-  return clamp(place.whole + static_cast<int64_t>(steps), static_cast<int64_t>(0), axis.inputs);
+// Returns the pixel at coordinate + offset, rounded down and clamped to the axis.
+inline int64_t pixel_at(Coordinate coordinate, float offset, constant AxisParameters& axis) {
+  const float steps = floor(coordinate.fraction + offset);
+  return clamp(coordinate.whole + static_cast<int64_t>(steps), static_cast<int64_t>(0),
+               axis.inputs);
 }
 
 // Computes the weights of one output pixel per thread.
@@ -91,7 +92,7 @@ kernel void upsample_aa_weights(device float* weights [[buffer(0)]],
   if (output >= axis.outputs) {
     return;
   }
-  const Place center = center_of(output, axis);
+  const Coordinate center = center_of(output, axis);
   const int64_t first = pixel_at(center, 0.5f - axis.support, axis);
   const int64_t count = pixel_at(center, 0.5f + axis.support, axis) - first;
   windows[output] = Window{first, count};
@@ -144,8 +145,8 @@ kernel void upsample_aa_transposed_weights(
   for (int64_t i = 0; i < taps; ++i) {
     row[i] = 0.0f;
     if (i < count) {
-      const int64_t place = input - original_windows[first + i].first;
-      row[i] = original_weights[(first + i) * axis.taps + place];
+      const int64_t tap = input - original_windows[first + i].first;
+      row[i] = original_weights[(first + i) * axis.taps + tap];
     }
   }
 }
