@@ -370,11 +370,11 @@ class Replay:
         """The steps; of eig those before the sweeps, around a sweep, of a window of it, and behind the sweeps."""
         names = [name for name, _ in self.steps]
         steps = [step for _, step in self.steps]
-        chases = [i for i, name in enumerate(names) if name.startswith("schur_chase")]
+        chases = [i for i, name in enumerate(names) if name.startswith("eig_large_schur_chase")]
         if not chases:
             return [steps]
-        finishes = [i for i, name in enumerate(names) if name.startswith("schur_finish")]
-        end = max(i for i, name in enumerate(names) if name.startswith("schur_begin")) + 1
+        finishes = [i for i, name in enumerate(names) if name.startswith("eig_large_schur_finish")]
+        end = max(i for i, name in enumerate(names) if name.startswith("eig_large_schur_begin")) + 1
         chase = chases[0]
         around = max(i for i in finishes if i < chase)
         window = steps[chase : chase + 2]
@@ -399,7 +399,9 @@ class Replay:
 
         types = kernel_file.header("eig_large")
         launches = self.recorded.trace.launches
-        begin = next(launch for launch in launches if launch.kernel.startswith("schur_begin"))
+        begin = next(
+            launch for launch in launches if launch.kernel.startswith("eig_large_schur_begin")
+        )
         state = self.memories[begin.arguments[0].memory]
 
         def run() -> None:

@@ -102,12 +102,13 @@ inline int find_split(device const float4* matrix, int stride, int n, int from, 
 // Computes the Schur form of the diagonal block that has been split off at the end of the active
 // block, if it fits into a window, and deflates it. One simdgroup per matrix.
 template <typename T>
-kernel void schur_finish(device SchurSweeps* all_sweeps [[buffer(0)]],
-                         device float4* matrices [[buffer(1)]],
-                         device T* transformations [[buffer(2)]], device int* infos [[buffer(3)]],
-                         constant SchurParameters& p [[buffer(4)]],
-                         uint matrix [[threadgroup_position_in_grid]],
-                         uint simd_lane [[thread_index_in_simdgroup]]) {
+kernel void eig_large_schur_finish(device SchurSweeps* all_sweeps [[buffer(0)]],
+                                   device float4* matrices [[buffer(1)]],
+                                   device T* transformations [[buffer(2)]],
+                                   device int* infos [[buffer(3)]],
+                                   constant SchurParameters& p [[buffer(4)]],
+                                   uint matrix [[threadgroup_position_in_grid]],
+                                   uint simd_lane [[thread_index_in_simdgroup]]) {
   typedef Window<T> W;
   threadgroup float4 packs[W::kAll];
   threadgroup float4 vectors[W::kAll];
@@ -229,13 +230,11 @@ inline int exceptional_shifts(device float4* shifts, device const float4* matrix
 // reordered). If they are many, the next window may deflate some, too, and there is no sweep. One
 // simdgroup per matrix.
 template <typename T>
-kernel void schur_begin(device SchurSweeps* all_sweeps [[buffer(0)]],
-                        device float4* all_shifts [[buffer(1)]],
-                        device float4* matrices [[buffer(2)]],
-                        device T* transformations [[buffer(3)]], device int* infos [[buffer(4)]],
-                        constant SchurParameters& p [[buffer(5)]],
-                        uint matrix [[threadgroup_position_in_grid]],
-                        uint simd_lane [[thread_index_in_simdgroup]]) {
+kernel void eig_large_schur_begin(
+    device SchurSweeps* all_sweeps [[buffer(0)]], device float4* all_shifts [[buffer(1)]],
+    device float4* matrices [[buffer(2)]], device T* transformations [[buffer(3)]],
+    device int* infos [[buffer(4)]], constant SchurParameters& p [[buffer(5)]],
+    uint matrix [[threadgroup_position_in_grid]], uint simd_lane [[thread_index_in_simdgroup]]) {
   typedef Window<T> W;
   constexpr int kPatience = 6;
   constexpr int kFew = W::kSize / 7;
@@ -424,7 +423,7 @@ inline void reflect_columns_of_window(Wave<T> wave, threadgroup float4* packs,
 
 // Chases all bulges as far as the next window reaches. One threadgroup per matrix.
 template <typename T>
-kernel void schur_chase(
+kernel void eig_large_schur_chase(
     device SchurSweeps* all_sweeps [[buffer(0)]], device float4* matrices [[buffer(1)]],
     device T* transformations [[buffer(2)]], device const float4* all_shifts [[buffer(3)]],
     constant SchurParameters& p [[buffer(4)]], uint matrix [[threadgroup_position_in_grid]],
@@ -548,12 +547,13 @@ inline void multiply_row(threadgroup T* x, int step, int size, threadgroup const
 // the second one the rows of the vectors, the last one the columns right of the window.
 // Threadgroups have kSchurRows threads.
 template <typename T>
-kernel void schur_apply(device float4* matrices [[buffer(0)]], device float4* vectors [[buffer(1)]],
-                        device const SchurSweeps* all_sweeps [[buffer(2)]],
-                        device const float4* transformations [[buffer(3)]],
-                        constant SchurParameters& p [[buffer(4)]],
-                        uint group [[threadgroup_position_in_grid]],
-                        uint thread_lane [[thread_index_in_threadgroup]]) {
+kernel void eig_large_schur_apply(device float4* matrices [[buffer(0)]],
+                                  device float4* vectors [[buffer(1)]],
+                                  device const SchurSweeps* all_sweeps [[buffer(2)]],
+                                  device const float4* transformations [[buffer(3)]],
+                                  constant SchurParameters& p [[buffer(4)]],
+                                  uint group [[threadgroup_position_in_grid]],
+                                  uint thread_lane [[thread_index_in_threadgroup]]) {
   typedef Window<T> W;
   constexpr int kTeam = kSchurRows;
   constexpr int kPacks = W::kProduct / W::kRows;
@@ -635,11 +635,11 @@ inline float2 value_of(device const float4* matrix, int stride, int n, int k) {
 
 // Stores the eigenvalues. One thread per eigenvalue.
 template <typename T>
-kernel void schur_values(device float2* values [[buffer(0)]],
-                         device const float4* matrices [[buffer(1)]],
-                         device const int* exponents [[buffer(2)]],
-                         constant SchurParameters& p [[buffer(3)]],
-                         uint2 position [[thread_position_in_grid]]) {
+kernel void eig_large_values(device float2* values [[buffer(0)]],
+                             device const float4* matrices [[buffer(1)]],
+                             device const int* exponents [[buffer(2)]],
+                             constant SchurParameters& p [[buffer(3)]],
+                             uint2 position [[thread_position_in_grid]]) {
   const int n = p.size;
   const int k = position.x;
   if (k >= n) {
@@ -678,11 +678,11 @@ inline void subtract_pack(device float4* x, int, float4 pack, float2 factor, flo
 // Computes eigenvectors of the matrices in Schur form, as back_substitute() of schur_vectors.h
 // does. One simdgroup per vector.
 template <typename T>
-kernel void schur_back_substitute(device float4* vectors [[buffer(0)]],
-                                  device const float4* matrices [[buffer(1)]],
-                                  constant SchurParameters& p [[buffer(2)]],
-                                  uint group [[threadgroup_position_in_grid]],
-                                  uint simd_lane [[thread_index_in_simdgroup]]) {
+kernel void eig_large_back_substitute(device float4* vectors [[buffer(0)]],
+                                      device const float4* matrices [[buffer(1)]],
+                                      constant SchurParameters& p [[buffer(2)]],
+                                      uint group [[threadgroup_position_in_grid]],
+                                      uint simd_lane [[thread_index_in_simdgroup]]) {
   constexpr float kLarge = 0x1p+30f;
   constexpr int kRows = ColumnPacks<T>::kRows;
   constexpr int kParts = is_complex_v<T> ? 1 : 2;
@@ -791,13 +791,13 @@ kernel void schur_back_substitute(device float4* vectors [[buffer(0)]],
 // Transforms eigenvectors of the balanced matrices into those of the matrices themselves (xGEBAK),
 // of norm 1 and with their largest elements real. One simdgroup per vector.
 template <typename T>
-kernel void schur_vectors(device float2* vectors [[buffer(0)]],
-                          device const float4* balanced [[buffer(1)]],
-                          device const float4* matrices [[buffer(2)]],
-                          device const int* scales [[buffer(3)]],
-                          constant SchurParameters& p [[buffer(4)]],
-                          uint2 position [[thread_position_in_grid]],
-                          uint simd_lane [[thread_index_in_simdgroup]]) {
+kernel void eig_large_vectors(device float2* vectors [[buffer(0)]],
+                              device const float4* balanced [[buffer(1)]],
+                              device const float4* matrices [[buffer(2)]],
+                              device const int* scales [[buffer(3)]],
+                              constant SchurParameters& p [[buffer(4)]],
+                              uint2 position [[thread_position_in_grid]],
+                              uint simd_lane [[thread_index_in_simdgroup]]) {
   constexpr int kParts = is_complex_v<T> ? 1 : 2;
   const T type = from_real<T>(0.0f);
   const int lane = simd_lane;
@@ -846,14 +846,14 @@ kernel void schur_vectors(device float2* vectors [[buffer(0)]],
   }
 }
 
-#define REGISTER_EIG_LARGE(T)                                             \
-  REGISTER_KERNEL("schur_finish_" #T, schur_finish, T);                   \
-  REGISTER_KERNEL("schur_begin_" #T, schur_begin, T);                     \
-  REGISTER_KERNEL("schur_chase_" #T, schur_chase, T);                     \
-  REGISTER_KERNEL("schur_apply_" #T, schur_apply, T);                     \
-  REGISTER_KERNEL("schur_values_" #T, schur_values, T);                   \
-  REGISTER_KERNEL("schur_back_substitute_" #T, schur_back_substitute, T); \
-  REGISTER_KERNEL("schur_vectors_" #T, schur_vectors, T)
+#define REGISTER_EIG_LARGE(T)                                                     \
+  REGISTER_KERNEL("eig_large_schur_finish_" #T, eig_large_schur_finish, T);       \
+  REGISTER_KERNEL("eig_large_schur_begin_" #T, eig_large_schur_begin, T);         \
+  REGISTER_KERNEL("eig_large_schur_chase_" #T, eig_large_schur_chase, T);         \
+  REGISTER_KERNEL("eig_large_schur_apply_" #T, eig_large_schur_apply, T);         \
+  REGISTER_KERNEL("eig_large_values_" #T, eig_large_values, T);                   \
+  REGISTER_KERNEL("eig_large_back_substitute_" #T, eig_large_back_substitute, T); \
+  REGISTER_KERNEL("eig_large_vectors_" #T, eig_large_vectors, T)
 
 REGISTER_EIG_LARGE(float);
 REGISTER_EIG_LARGE(float2);

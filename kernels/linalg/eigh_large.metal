@@ -28,10 +28,11 @@ inline float2 of_parts(float re, float im, float2) { return float2(re, im); }
 // Finds the largest magnitude of each row or column of the triangle that is read. One simdgroup per
 // row or column.
 template <typename T>
-kernel void eigh_extents(device float* extents [[buffer(0)]], device const T* input [[buffer(1)]],
-                         constant SquaresParameters& p [[buffer(2)]],
-                         uint2 position [[thread_position_in_grid]],
-                         uint lane [[thread_index_in_simdgroup]]) {
+kernel void eigh_large_extents(device float* extents [[buffer(0)]],
+                               device const T* input [[buffer(1)]],
+                               constant SquaresParameters& p [[buffer(2)]],
+                               uint2 position [[thread_position_in_grid]],
+                               uint lane [[thread_index_in_simdgroup]]) {
   const int64_t line = (position.y * (int64_t(1) << 30) + position.x) / kSimdgroup;
   const int n = p.size;
   if (line >= int64_t(p.end) * n) {
@@ -51,11 +52,12 @@ kernel void eigh_extents(device float* extents [[buffer(0)]], device const T* in
 }
 
 // Finds the exponent and the info of each matrix from its extents. One simdgroup per matrix.
-kernel void eigh_exponents(device int* exponents [[buffer(0)]], device int* infos [[buffer(1)]],
-                           device const float* extents [[buffer(2)]],
-                           constant SquaresParameters& p [[buffer(3)]],
-                           uint matrix [[threadgroup_position_in_grid]],
-                           uint lane [[thread_index_in_simdgroup]]) {
+kernel void eigh_large_exponents(device int* exponents [[buffer(0)]],
+                                 device int* infos [[buffer(1)]],
+                                 device const float* extents [[buffer(2)]],
+                                 constant SquaresParameters& p [[buffer(3)]],
+                                 uint matrix [[threadgroup_position_in_grid]],
+                                 uint lane [[thread_index_in_simdgroup]]) {
   const int n = p.size;
   float largest = 0.0f;
   for (int i = lane; i < n; i += kSimdgroup) {
@@ -71,12 +73,13 @@ kernel void eigh_exponents(device int* exponents [[buffer(0)]], device int* info
 // Copies and scales matrices. Those that are not finite become zero. One thread per pack of each
 // column of each matrix.
 template <typename T>
-kernel void eigh_load(device float4* matrices [[buffer(0)]], device const T* input [[buffer(1)]],
-                      device const int* exponents [[buffer(2)]],
-                      device const int* infos [[buffer(3)]],
-                      constant SquaresParameters& p [[buffer(4)]],
-                      constant int& stride [[buffer(5)]],
-                      uint3 position [[thread_position_in_grid]]) {
+kernel void eigh_large_load(device float4* matrices [[buffer(0)]],
+                            device const T* input [[buffer(1)]],
+                            device const int* exponents [[buffer(2)]],
+                            device const int* infos [[buffer(3)]],
+                            constant SquaresParameters& p [[buffer(4)]],
+                            constant int& stride [[buffer(5)]],
+                            uint3 position [[thread_position_in_grid]]) {
   const int64_t matrix = position.z;
   const int column = position.y;
   const int first = position.x * ColumnPacks<T>::kRows;
@@ -98,7 +101,7 @@ kernel void eigh_load(device float4* matrices [[buffer(0)]], device const T* inp
 // reflector of the column before, brings the column up to date, and makes its reflector. One
 // threadgroup per matrix.
 template <typename T>
-kernel void eigh_column(
+kernel void eigh_large_column(
     device float4* matrices [[buffer(0)]], device float4* reflectors [[buffer(1)]],
     device float4* panels [[buffer(2)]], device const float4* products [[buffer(3)]],
     device const T* overlaps [[buffer(4)]], device float* diagonals [[buffer(5)]],
@@ -208,12 +211,13 @@ kernel void eigh_column(
 // slices of columns and rows, and are added up by the next kernel. One thread per pack and slice,
 // or per vector and slice.
 template <typename T>
-kernel void eigh_products(device float4* products [[buffer(0)]], device T* overlaps [[buffer(1)]],
-                          device const float4* matrices [[buffer(2)]],
-                          device const float4* reflectors [[buffer(3)]],
-                          device const float4* panels [[buffer(4)]],
-                          constant EighColumnParameters& p [[buffer(5)]],
-                          uint3 position [[thread_position_in_grid]]) {
+kernel void eigh_large_products(device float4* products [[buffer(0)]],
+                                device T* overlaps [[buffer(1)]],
+                                device const float4* matrices [[buffer(2)]],
+                                device const float4* reflectors [[buffer(3)]],
+                                device const float4* panels [[buffer(4)]],
+                                constant EighColumnParameters& p [[buffer(5)]],
+                                uint3 position [[thread_position_in_grid]]) {
   constexpr int kRows = ColumnPacks<T>::kRows;
   const int64_t matrix = position.z;
   const int first = p.first / kRows;
@@ -248,13 +252,13 @@ kernel void eigh_products(device float4* products [[buffer(0)]], device T* overl
 // ---- results ------------------------------------------------------------------------------------
 
 // Stores the eigenvalues in ascending order, and each one's position there as `ranks`; padding has
-// infinite ones. infos: those of eigh_exponents. One thread per value.
-kernel void eigh_values(device float* values [[buffer(0)]], device int* ranks [[buffer(1)]],
-                        device const int* infos [[buffer(2)]],
-                        device const float* unordered [[buffer(3)]],
-                        device const int* exponents [[buffer(4)]],
-                        constant EighOrderParameters& p [[buffer(5)]],
-                        uint2 position [[thread_position_in_grid]]) {
+// infinite ones. infos: those of eigh_large_exponents. One thread per value.
+kernel void eigh_large_values(device float* values [[buffer(0)]], device int* ranks [[buffer(1)]],
+                              device const int* infos [[buffer(2)]],
+                              device const float* unordered [[buffer(3)]],
+                              device const int* exponents [[buffer(4)]],
+                              constant EighOrderParameters& p [[buffer(5)]],
+                              uint2 position [[thread_position_in_grid]]) {
   const int64_t matrix = position.y;
   const int index = position.x;
   device const float* const of_matrix = unordered + matrix * p.padded;
@@ -270,12 +274,12 @@ kernel void eigh_values(device float* values [[buffer(0)]], device int* ranks [[
 // Stores the vectors in the order of the values, with zeros as imaginary parts. All sides of a
 // matrix, of which there may be several, have the same order. One thread per element.
 template <typename T>
-kernel void eigh_vectors(device T* vectors [[buffer(0)]],
-                         device const float* unordered [[buffer(1)]],
-                         device const int* ranks [[buffer(2)]],
-                         constant EighOrderParameters& p [[buffer(3)]],
-                         constant uint& matrices [[buffer(4)]],
-                         uint3 position [[thread_position_in_grid]]) {
+kernel void eigh_large_vectors(device T* vectors [[buffer(0)]],
+                               device const float* unordered [[buffer(1)]],
+                               device const int* ranks [[buffer(2)]],
+                               constant EighOrderParameters& p [[buffer(3)]],
+                               constant uint& matrices [[buffer(4)]],
+                               uint3 position [[thread_position_in_grid]]) {
   const int64_t side_and_matrix = position.z;
   const int rank = ranks[int64_t(position.z % matrices) * p.padded + position.y];
   if (rank < p.size) {
@@ -291,11 +295,11 @@ kernel void eigh_vectors(device T* vectors [[buffer(0)]],
 // both in `products`, the inner products of V's columns, and in `factors`, which is T transposed
 // and begins as zeros.
 template <typename T>
-kernel void eigh_factors(device float* factors [[buffer(0)]],
-                         device const float* products [[buffer(1)]],
-                         device const T* taus [[buffer(2)]],
-                         constant EighColumnParameters& p [[buffer(3)]],
-                         uint2 position [[thread_position_in_grid]]) {
+kernel void eigh_large_factors(device float* factors [[buffer(0)]],
+                               device const float* products [[buffer(1)]],
+                               device const T* taus [[buffer(2)]],
+                               constant EighColumnParameters& p [[buffer(3)]],
+                               uint2 position [[thread_position_in_grid]]) {
   constexpr int kParts = is_complex_v<T> ? 2 : 1;
   constexpr int kLine = kEighPanel * kParts;
   const int64_t matrix = position.y;
@@ -325,13 +329,13 @@ kernel void eigh_factors(device float* factors [[buffer(0)]],
   }
 }
 
-#define REGISTER_EIGH_LARGE(T)                            \
-  REGISTER_KERNEL("eigh_extents_" #T, eigh_extents, T);   \
-  REGISTER_KERNEL("eigh_load_" #T, eigh_load, T);         \
-  REGISTER_KERNEL("eigh_column_" #T, eigh_column, T);     \
-  REGISTER_KERNEL("eigh_products_" #T, eigh_products, T); \
-  REGISTER_KERNEL("eigh_vectors_" #T, eigh_vectors, T);   \
-  REGISTER_KERNEL("eigh_factors_" #T, eigh_factors, T)
+#define REGISTER_EIGH_LARGE(T)                                        \
+  REGISTER_KERNEL("eigh_large_extents_" #T, eigh_large_extents, T);   \
+  REGISTER_KERNEL("eigh_large_load_" #T, eigh_large_load, T);         \
+  REGISTER_KERNEL("eigh_large_column_" #T, eigh_large_column, T);     \
+  REGISTER_KERNEL("eigh_large_products_" #T, eigh_large_products, T); \
+  REGISTER_KERNEL("eigh_large_vectors_" #T, eigh_large_vectors, T);   \
+  REGISTER_KERNEL("eigh_large_factors_" #T, eigh_large_factors, T)
 
 REGISTER_EIGH_LARGE(float);
 REGISTER_EIGH_LARGE(float2);

@@ -26,10 +26,11 @@ constant constexpr uint kSimdgroup = c10::metal::simdgroup_size;
 // Finds the largest magnitude of each column (or row, where strides are swapped). One simdgroup per
 // column.
 template <typename T>
-kernel void svd_extents(device float* extents [[buffer(0)]], device const T* input [[buffer(1)]],
-                        constant SvdLoadParameters& p [[buffer(2)]],
-                        uint2 position [[thread_position_in_grid]],
-                        uint lane [[thread_index_in_simdgroup]]) {
+kernel void svd_large_extents(device float* extents [[buffer(0)]],
+                              device const T* input [[buffer(1)]],
+                              constant SvdLoadParameters& p [[buffer(2)]],
+                              uint2 position [[thread_position_in_grid]],
+                              uint lane [[thread_index_in_simdgroup]]) {
   const int64_t line = (position.y * (int64_t(1) << 30) + position.x) / kSimdgroup;
   const int n = p.size;
   if (line >= int64_t(p.matrices) * n) {
@@ -49,11 +50,12 @@ kernel void svd_extents(device float* extents [[buffer(0)]], device const T* inp
 // Copies and scales matrices. Those that are not finite become zero. One thread per pack of each
 // column of each matrix.
 template <typename T>
-kernel void svd_load(device float4* matrices [[buffer(0)]], device const T* input [[buffer(1)]],
-                     device const int* exponents [[buffer(2)]],
-                     device const int* infos [[buffer(3)]],
-                     constant SvdLoadParameters& p [[buffer(4)]],
-                     uint3 position [[thread_position_in_grid]]) {
+kernel void svd_large_load(device float4* matrices [[buffer(0)]],
+                           device const T* input [[buffer(1)]],
+                           device const int* exponents [[buffer(2)]],
+                           device const int* infos [[buffer(3)]],
+                           constant SvdLoadParameters& p [[buffer(4)]],
+                           uint3 position [[thread_position_in_grid]]) {
   const int64_t matrix = position.z;
   const int64_t column = position.y;
   const int first = position.x * ColumnPacks<T>::kRows;
@@ -78,7 +80,7 @@ kernel void svd_load(device float4* matrices [[buffer(0)]], device const T* inpu
 // makes its reflector, which begins with row p.from: the column's own one in A, the next one in B.
 // One threadgroup per matrix.
 template <typename T>
-kernel void svd_column(
+kernel void svd_large_column(
     device float4* matrices [[buffer(0)]], device float4* reflectors [[buffer(1)]],
     device float4* panels [[buffer(2)]], device const float4* products [[buffer(3)]],
     device const T* overlaps [[buffer(4)]], device float* values [[buffer(5)]],
@@ -175,12 +177,13 @@ kernel void svd_column(
 // ---- results ------------------------------------------------------------------------------------
 
 // Stores the singular values in descending order, and each one's position there as `ranks`; padding
-// has none. infos: those of eigh_exponents. One thread per value.
-kernel void svd_values(device float* values [[buffer(0)]], device int* ranks [[buffer(1)]],
-                       device int* infos [[buffer(2)]], device const float* unordered [[buffer(3)]],
-                       device const int* exponents [[buffer(4)]],
-                       constant EighOrderParameters& p [[buffer(5)]],
-                       uint2 position [[thread_position_in_grid]]) {
+// has none. infos: those of eigh_large_exponents. One thread per value.
+kernel void svd_large_values(device float* values [[buffer(0)]], device int* ranks [[buffer(1)]],
+                             device int* infos [[buffer(2)]],
+                             device const float* unordered [[buffer(3)]],
+                             device const int* exponents [[buffer(4)]],
+                             constant EighOrderParameters& p [[buffer(5)]],
+                             uint2 position [[thread_position_in_grid]]) {
   const int64_t matrix = position.y;
   const int index = position.x;
   device const float* const of_matrix = unordered + matrix * p.padded;
@@ -196,10 +199,10 @@ kernel void svd_values(device float* values [[buffer(0)]], device int* ranks [[b
   }
 }
 
-#define REGISTER_SVD_LARGE(T)                         \
-  REGISTER_KERNEL("svd_extents_" #T, svd_extents, T); \
-  REGISTER_KERNEL("svd_load_" #T, svd_load, T);       \
-  REGISTER_KERNEL("svd_column_" #T, svd_column, T)
+#define REGISTER_SVD_LARGE(T)                                     \
+  REGISTER_KERNEL("svd_large_extents_" #T, svd_large_extents, T); \
+  REGISTER_KERNEL("svd_large_load_" #T, svd_large_load, T);       \
+  REGISTER_KERNEL("svd_large_column_" #T, svd_large_column, T)
 
 REGISTER_SVD_LARGE(float);
 REGISTER_SVD_LARGE(float2);

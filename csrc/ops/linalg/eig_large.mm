@@ -39,7 +39,7 @@ class SchurForm {
   }
 
   void store_values(const Tensor& values) {
-    metalops::launch_rows(library_, metalops::typed_kernel("schur_values_", type_), n_, batch_,
+    metalops::launch_rows(library_, metalops::typed_kernel("eig_large_values_", type_), n_, batch_,
                           values, reduced_.h, reduced_.exponents, p_);
   }
 
@@ -54,7 +54,7 @@ class SchurForm {
     substitute(of_form);
     const auto factors = metalops::with_real_parts(of_form.narrow(2, 0, n_));
     const auto balanced = at::bmm(factors, rows);
-    metalops::launch_rows(library_, metalops::typed_kernel("schur_vectors_", type_),
+    metalops::launch_rows(library_, metalops::typed_kernel("eig_large_vectors_", type_),
                           n_ * c10::metal::simdgroup_size, batch_, vectors, balanced, reduced_.h,
                           reduced_.scales, p_);
   }
@@ -63,7 +63,7 @@ class SchurForm {
   void apply(const Tensor& sweeps, const Tensor& transformations) {
     const auto groups =
         metalops::kSchurBlocks * c10::metal::ceil_div<int64_t>(n_, metalops::kSchurRows);
-    metalops::launch_threadgroups(library_, metalops::typed_kernel("schur_apply_", type_),
+    metalops::launch_threadgroups(library_, metalops::typed_kernel("eig_large_schur_apply_", type_),
                                   groups * batch_, metalops::kSchurRows, reduced_.h,
                                   reduced_.q.defined() ? reduced_.q : reduced_.h, sweeps,
                                   transformations, p_);
@@ -90,9 +90,9 @@ class SchurForm {
     // beside the GEMMs the larger the matrix is.
     const auto chasing = std::clamp<int64_t>(n_ / 128, 2, metalops::kMostBulges);
     while (true) {
-      in_groups("schur_finish_", 1, reduced_.h, transformations, infos_);
+      in_groups("eig_large_schur_finish_", 1, reduced_.h, transformations, infos_);
       apply(sweeps, transformations);
-      in_groups("schur_begin_", 1, shifts, reduced_.h, transformations, infos_);
+      in_groups("eig_large_schur_begin_", 1, shifts, reduced_.h, transformations, infos_);
       apply(sweeps, transformations);
       const auto known = sweeps.cpu();
       const auto* const states =
@@ -107,7 +107,7 @@ class SchurForm {
         break;
       }
       for (int32_t i = 0; i < windows; ++i) {
-        in_groups("schur_chase_", chasing, reduced_.h, transformations, shifts);
+        in_groups("eig_large_schur_chase_", chasing, reduced_.h, transformations, shifts);
         apply(sweeps, transformations);
       }
     }
@@ -123,7 +123,7 @@ class SchurForm {
       p.first = static_cast<int32_t>(first);
       p.count = static_cast<int32_t>(std::min(count, n_ - first));
       metalops::launch_threadgroups(
-          library_, metalops::typed_kernel("schur_back_substitute_", type_), batch_ * p.count,
+          library_, metalops::typed_kernel("eig_large_back_substitute_", type_), batch_ * p.count,
           c10::metal::simdgroup_size, vectors, reduced_.h, p);
     }
   }

@@ -52,11 +52,11 @@ class Reduction {
     const auto padded = found.values.size(1);
     const auto ranks = at::empty({batch_, padded}, infos_.options());
     const EighOrderParameters p{size(), static_cast<int32_t>(padded), static_cast<int32_t>(row_)};
-    metalops::launch_rows(library_, "eigh_values", padded, batch_, values, ranks, infos_,
+    metalops::launch_rows(library_, "eigh_large_values", padded, batch_, values, ranks, infos_,
                           found.values, exponents_, p);
     if (with_vectors) {
       const auto ordered = at::zeros({batch_, n_, row_}, reflectors_.options());
-      metalops::launch_grid(library_, metalops::typed_kernel("eigh_vectors_", type_),
+      metalops::launch_grid(library_, metalops::typed_kernel("eigh_large_vectors_", type_),
                             grid(n_, padded), ordered, found.vectors, ranks, p, parameters_.end);
       metalops::multiply_with_reflectors(ordered, reflectors_, taus_);
       vectors.copy_(ordered.narrow(2, 0, n_).view(vectors.sizes()).mT());
@@ -71,11 +71,11 @@ class Reduction {
 
   void load(const Tensor& a) {
     const auto extents = at::empty({batch_ * n_}, diagonals_.options());
-    metalops::launch_simdgroups(library_, metalops::typed_kernel("eigh_extents_", type_),
+    metalops::launch_simdgroups(library_, metalops::typed_kernel("eigh_large_extents_", type_),
                                 batch_ * n_, extents, a, parameters_);
-    metalops::launch_threadgroups(library_, "eigh_exponents", batch_, c10::metal::simdgroup_size,
+    metalops::launch_threadgroups(library_, "eigh_large_exponents", batch_, c10::metal::simdgroup_size,
                                   exponents_, infos_, extents, parameters_);
-    metalops::launch_grid(library_, metalops::typed_kernel("eigh_load_", type_), grid(stride_, n_),
+    metalops::launch_grid(library_, metalops::typed_kernel("eigh_large_load_", type_), grid(stride_, n_),
                           matrices_, a, exponents_, infos_, parameters_,
                           static_cast<int32_t>(stride_));
   }
@@ -85,7 +85,7 @@ class Reduction {
     metalops::ColumnSteps steps(matrices_, stride_, reflector_count_, 2);
     const auto panels = at::empty({batch_, kEighPanel, row_}, matrices_.options());
     const auto reduce_column = [&] {
-      metalops::launch_threadgroups(library_, metalops::typed_kernel("eigh_column_", type_), batch_,
+      metalops::launch_threadgroups(library_, metalops::typed_kernel("eigh_large_column_", type_), batch_,
                                     steps.threads, matrices_, reflectors_, panels, steps.products,
                                     steps.overlaps, diagonals_, besides_, taus_, steps.p);
     };

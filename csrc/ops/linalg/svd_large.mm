@@ -53,12 +53,12 @@ class Bidiagonalisation {
     const auto ranks = at::empty({batch_, padded}, infos_.options());
     const metalops::EighOrderParameters p{size(), static_cast<int32_t>(padded),
                                           static_cast<int32_t>(row_)};
-    metalops::launch_rows(metalops::library("svd_large"), "svd_values", padded, batch_, values,
-                          ranks, infos_, found.values, exponents_, p);
+    metalops::launch_rows(metalops::library("svd_large"), "svd_large_values", padded, batch_,
+                          values, ranks, infos_, found.values, exponents_, p);
     if (with_vectors) {
       const auto vectors = at::zeros({2, batch_, n_, row_}, reflectors_.options());
-      launch_grid("eigh_large", "eigh_vectors_", {n_, padded, 2 * batch_}, vectors, found.vectors,
-                  ranks, p, static_cast<uint32_t>(batch_));
+      launch_grid("eigh_large", "eigh_large_vectors_", {n_, padded, 2 * batch_}, vectors,
+                  found.vectors, ranks, p, static_cast<uint32_t>(batch_));
       metalops::multiply_with_reflectors(vectors.flatten(0, 1), reflectors_.flatten(0, 1),
                                          taus_.flatten(0, 1));
       const auto [lefts, rights] = sides_of(vectors.narrow(3, 0, n_));
@@ -95,17 +95,18 @@ class Bidiagonalisation {
       std::swap(lines.next_row, lines.next_column);
     }
     const auto extents = at::empty({batch_ * n_}, bidiagonals_.options());
-    metalops::launch_simdgroups(library, metalops::typed_kernel("svd_extents_", type_), batch_ * n_,
+    metalops::launch_simdgroups(library, metalops::typed_kernel("svd_large_extents_", type_), batch_ * n_,
                                 extents, a, lines);
     metalops::SquaresParameters of_exponents{};
     of_exponents.size = size();
-    metalops::launch_threadgroups(metalops::library("eigh_large"), "eigh_exponents", batch_,
+    metalops::launch_threadgroups(metalops::library("eigh_large"), "eigh_large_exponents", batch_,
                                   c10::metal::simdgroup_size, exponents_, infos_, extents,
                                   of_exponents);
     Sides copies;
     for (auto& copy : copies) {
       copy = at::empty({batch_, n_, row_}, a.options());
-      launch_grid("svd_large", "svd_load_", {stride_, n_, batch_}, copy, a, exponents_, infos_, p);
+      launch_grid("svd_large", "svd_large_load_", {stride_, n_, batch_}, copy, a, exponents_,
+                  infos_, p);
       std::swap(p.next_row, p.next_column);
       p.is_conjugate = 1;
     }
@@ -123,7 +124,7 @@ class Bidiagonalisation {
     auto& p = steps.p;
     const auto reduce_column = [&](int64_t side) {
       metalops::launch_threadgroups(metalops::library("svd_large"),
-                                    metalops::typed_kernel("svd_column_", type_), batch_,
+                                    metalops::typed_kernel("svd_large_column_", type_), batch_,
                                     steps.threads, matrices[side], reflectors[side], panels[side],
                                     steps.products, steps.overlaps, bidiagonals[side], taus[side],
                                     reflectors[1 - side], panels[1 - side], taus[1 - side], p);

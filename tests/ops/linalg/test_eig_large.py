@@ -40,7 +40,7 @@ def test_what_has_been_found_is_not_swept_over(dtype, most, tmp_path):
     with debug.capture(tmp_path / "a.trace", contents=1) as trace:
         values, vectors = eig(a.to("mps"))
     check(a, values, vectors)
-    windows = [x for x in trace.launches if x.kernel.startswith("schur_chase")]
+    windows = [x for x in trace.launches if x.kernel.startswith("eig_large_schur_chase")]
     assert 0 < len(windows) <= most
 
 

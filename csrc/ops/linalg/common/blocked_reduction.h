@@ -84,7 +84,7 @@ struct METALOPS_HIDDEN ColumnSteps {
                 const at::Tensor& panels, int64_t vectors) {
     p.first = static_cast<int32_t>(first);
     const auto threads = packs - first / elements + vectors;
-    launch_grid(library("eigh_large"), typed_kernel("eigh_products_", matrices),
+    launch_grid(library("eigh_large"), typed_kernel("eigh_large_products_", matrices),
                 {static_cast<uint64_t>(threads), static_cast<uint64_t>(p.slices - p.from / p.slice),
                  static_cast<uint64_t>(matrices.size(0))},
                 products, overlaps, matrices, reflectors, panels, p);
@@ -156,7 +156,7 @@ METALOPS_HIDDEN inline void multiply_with_block(const at::Tensor& columns,
   const auto row = reflectors.size(2);
   const int64_t parts = columns.is_complex() ? 2 : 1;
   const auto real_columns = with_real_parts(columns);
-  const auto name = typed_kernel("eigh_factors_", columns);
+  const auto name = typed_kernel("eigh_large_factors_", columns);
   EighColumnParameters p{};
   p.reflectors = static_cast<int32_t>(reflectors.size(1));
   p.start = static_cast<int32_t>(start);
