@@ -104,8 +104,8 @@ def _small(file: str, a: Tensor, mode: str, result: Tensor, *others: Tensor) -> 
     kernels, types = _kernels(file, "small_matrices")
     batch, n, _ = a.shape
     p = types.SmallMatricesParameters(
-        types.MatrixSteps(*a.stride()),
-        types.MatrixSteps(*result.stride()),
+        types.MatrixStrides(*a.stride()),
+        types.MatrixStrides(*result.stride()),
         batch,
         n,
         n,
@@ -129,8 +129,8 @@ def lu_factor(a: Tensor) -> Factors:
         return result, pivots
     kernels, types = _kernels("lu", "lu")
     factors, panels = torch.empty_like(a), a.new_empty(batch, 32, n + 16)
-    steps = [types.MatrixSteps(*x.stride()) for x in (a, factors)]
-    p = types.LuPanelParameters(*steps, n, panels.shape[2], 0, n, n, n, 1)
+    strides = [types.MatrixStrides(*x.stride()) for x in (a, factors)]
+    p = types.LuPanelParameters(*strides, n, panels.shape[2], 0, n, n, n, 1)
     kernels.threadgroups("lu_panel_float", batch, 32, factors, panels, pivots, infos, a, p)
     return factors, pivots
 

@@ -12,8 +12,8 @@ namespace metalops {
 C10_METAL_CONSTEXPR uint32_t kCholeskyBlockRows = 32;
 
 struct CholeskyParameters {
-  int64_t row_step;
-  int64_t matrix_step;
+  int64_t row_stride;
+  int64_t matrix_stride;
   uint32_t first;  // row and column of the matrix where the block begins
   uint32_t rows;   // rows of the block, or of the matrix
 };

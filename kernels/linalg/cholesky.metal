@@ -16,7 +16,7 @@ using metalops::column;
 using metalops::kCholeskyBlockRows;
 using metalops::kColumnsOfPack;
 using metalops::kLanes;
-using metalops::MatrixSteps;
+using metalops::MatrixStrides;
 using metalops::RowsOfLane;
 using metalops::SmallMatricesMode;
 using metalops::SmallMatricesParameters;
@@ -44,9 +44,9 @@ kernel void cholesky_block(device float4* matrices [[buffer(0)]], device int* in
   const uint first_row = thread_index / packs < rows_at_once ? thread_index / packs : p.rows;
   const uint end_row = min(p.rows, (pack + 1) * kColumns);  // rows behind it are below the diagonal
   device float4* const given =
-      matrices + matrix * p.matrix_step + p.first * p.row_step + p.first / kColumns;
+      matrices + matrix * p.matrix_stride + p.first * p.row_stride + p.first / kColumns;
   for (uint row = first_row; row < p.rows; row += rows_at_once) {
-    block[row][pack] = given[row * p.row_step + pack];
+    block[row][pack] = given[row * p.row_stride + pack];
   }
   int failed = infos[matrix];  // uniform over the threadgroup
   for (uint step = 0; step < p.rows; ++step) {
@@ -71,7 +71,7 @@ kernel void cholesky_block(device float4* matrices [[buffer(0)]], device int* in
       metalops::set_column(scaled, row % kColumns, metalops::from_real<T>(root));
     }
     const bool is_done = failed == 0 || p.first + row + 1 < static_cast<uint>(failed);
-    given[row * p.row_step + pack] = is_done ? scaled : block[row][pack];
+    given[row * p.row_stride + pack] = is_done ? scaled : block[row][pack];
   }
   if (thread_index == 0) {
     infos[matrix] = failed;
@@ -91,27 +91,28 @@ struct ThreadTriangle {
   bool is_conjugated;
   int info = 0;
 
-  METAL_FUNC T number(T in_memory) const thread {
+  METAL_FUNC T element(T in_memory) const thread {
     return is_conjugated ? metalops::conjugate(in_memory) : in_memory;
   }
 
   template <uint ROW>
-  METAL_FUNC void load_row(device const T* from, MatrixSteps steps) thread {
-    device const T* const own = from + min(ROW, count - 1) * steps.row;
+  METAL_FUNC void load_row(device const T* from, MatrixStrides strides) thread {
+    device const T* const own = from + min(ROW, count - 1) * strides.row;
     for (uint b = ROW / kColumns; b < kPacks; ++b) {
       for (uint i = 0; i < kColumns; ++i) {
         const uint at = b * kColumns + i;
-        metalops::set_column(x[ROW * kPacks + b], i,
-                             at < ROW ? T(0.0f) : number(own[min(at, count - 1) * steps.column]));
+        metalops::set_column(
+            x[ROW * kPacks + b], i,
+            at < ROW ? T(0.0f) : element(own[min(at, count - 1) * strides.column]));
       }
     }
   }
   template <uint FIRST>
-  METAL_FUNC void load_four(device const T* from, MatrixSteps steps) thread {
-    load_row<FIRST>(from, steps);
-    load_row<FIRST + 1>(from, steps);
-    load_row<FIRST + 2>(from, steps);
-    load_row<FIRST + 3>(from, steps);
+  METAL_FUNC void load_four(device const T* from, MatrixStrides strides) thread {
+    load_row<FIRST>(from, strides);
+    load_row<FIRST + 1>(from, strides);
+    load_row<FIRST + 2>(from, strides);
+    load_row<FIRST + 3>(from, strides);
   }
 
   template <uint STEP>
@@ -148,24 +149,24 @@ struct ThreadTriangle {
   }
 
   template <uint ROW>
-  METAL_FUNC void store_row(device T* to, MatrixSteps steps) const thread {
+  METAL_FUNC void store_row(device T* to, MatrixStrides strides) const thread {
     if (ROW < count) {
-      device T* const own = to + ROW * steps.row;
+      device T* const own = to + ROW * strides.row;
       for (uint at = 0; at < SIZE; ++at) {
         if (at < count) {
-          own[at * steps.column] =
+          own[at * strides.column] =
               at < ROW ? T(0.0f)
-                       : number(column(x[ROW * kPacks + at / kColumns], at % kColumns, T()));
+                       : element(column(x[ROW * kPacks + at / kColumns], at % kColumns, T()));
         }
       }
     }
   }
   template <uint FIRST>
-  METAL_FUNC void store_four(device T* to, MatrixSteps steps) const thread {
-    store_row<FIRST>(to, steps);
-    store_row<FIRST + 1>(to, steps);
-    store_row<FIRST + 2>(to, steps);
-    store_row<FIRST + 3>(to, steps);
+  METAL_FUNC void store_four(device T* to, MatrixStrides strides) const thread {
+    store_row<FIRST>(to, strides);
+    store_row<FIRST + 1>(to, strides);
+    store_row<FIRST + 2>(to, strides);
+    store_row<FIRST + 3>(to, strides);
   }
 };
 
@@ -321,7 +322,7 @@ kernel void cholesky_clear_lower(device float4* matrices [[buffer(0)]],
   if (position.x * kColumns >= row) {
     return;
   }
-  device float4& own = matrices[position.z * p.matrix_step + row * p.row_step + position.x];
+  device float4& own = matrices[position.z * p.matrix_stride + row * p.row_stride + position.x];
   float4 cleared = own;
   for (uint i = 0; i < kColumns && position.x * kColumns + i < row; ++i) {
     metalops::set_column(cleared, i, T(0.0f));

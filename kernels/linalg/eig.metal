@@ -71,7 +71,7 @@ inline void store_vector(thread const ComplexColumn<T, PACKS>& x, int n, Ints or
   float squares = 0.0f;
   float2 largest(0.0f);
   float largest_square = -1.0f;
-  int place = 0;
+  int largest_index = 0;
   for (int i = 0; i < n; ++i) {
     const float2 element = unbalanced(x, i, order, exponents, exponent);
     const float square = squared_magnitude(element);
@@ -79,7 +79,7 @@ inline void store_vector(thread const ComplexColumn<T, PACKS>& x, int n, Ints or
     if (square > largest_square) {
       largest_square = square;
       largest = element;
-      place = i;
+      largest_index = i;
     }
   }
   const float scale = 1.0f / precise::sqrt(squares);
@@ -88,7 +88,7 @@ inline void store_vector(thread const ComplexColumn<T, PACKS>& x, int n, Ints or
       is_real ? float2(scale, 0.0f) : conjugate(largest) * (scale / precise::sqrt(largest_square));
   for (int i = 0; i < n; ++i) {
     float2 element = multiply(unbalanced(x, i, order, exponents, exponent), factor);
-    element.y = i == place ? 0.0f : element.y;
+    element.y = i == largest_index ? 0.0f : element.y;
     to[order[i]] = element;
     if (is_paired) {
       to[n + order[i]] = conjugate(element);
@@ -130,8 +130,8 @@ inline void store_results(Columns packs, Columns transformations, int lane, int 
 
 // A team's scratch memory, apart from the columns of matrices.
 template <typename T, int SIZE>
-struct Workplace {
-  int places[SIZE];
+struct Workspace {
+  int positions[SIZE];
   int order[SIZE];
   int exponents[SIZE];
   int more[SIZE];
@@ -142,8 +142,8 @@ struct Workplace {
 };
 
 // Processes one matrix by a team: balancing, reduction, QR iterations, results.
-template <typename T, typename Team, int SIZE, typename Columns, typename Place>
-inline void find_eigenvalues(Columns packs, Columns vectors, Place place, int lane, int padded,
+template <typename T, typename Team, int SIZE, typename Columns, typename Scratch>
+inline void find_eigenvalues(Columns packs, Columns vectors, Scratch scratch, int lane, int padded,
                              device float2* values, device float2* to, device int* infos,
                              device const T* input, constant SquaresParameters& p, uint matrix) {
   constexpr int STRIDE = Layout<T, SIZE, Team>::kStride;
@@ -153,21 +153,21 @@ inline void find_eigenvalues(Columns packs, Columns vectors, Place place, int la
   const int loaded = load_columns<T, Team, SIZE>(
       vectors, lane, n, Source<T>{input + matrix * p.next_matrix, p}, is_finite);
   const int balanced =
-      balance<T, Team, STRIDE>(vectors, lane, n, &place->places[0], &place->order[0],
-                               &place->exponents[0], &place->more[0], &place->shared[0]);
-  reorder<T, Team, STRIDE>(packs, vectors, lane, n, padded, &place->order[0], &place->exponents[0],
-                           balanced);
-  reduce_to_hessenberg<T, Team, STRIDE>(packs, vectors, lane, n, padded, &place->taus[0]);
+      balance<T, Team, STRIDE>(vectors, lane, n, &scratch->positions[0], &scratch->order[0],
+                               &scratch->exponents[0], &scratch->more[0], &scratch->shared[0]);
+  reorder<T, Team, STRIDE>(packs, vectors, lane, n, padded, &scratch->order[0],
+                           &scratch->exponents[0], balanced);
+  reduce_to_hessenberg<T, Team, STRIDE>(packs, vectors, lane, n, padded, &scratch->taus[0]);
   if (p.with_vectors) {
-    multiply_reflectors<T, Team, SIZE, 1>(vectors, lane, n, &place->taus[0]);
+    multiply_reflectors<T, Team, SIZE, 1>(vectors, lane, n, &scratch->taus[0]);
   }
   find_schur_form<T, Team, STRIDE>(packs, vectors, lane, n, padded, p.with_vectors != 0,
-                                   &place->step, &place->bulge);
+                                   &scratch->step, &scratch->bulge);
   store_results<T, Team, STRIDE, PACKS>(packs, vectors, lane, padded, loaded + balanced,
-                                        &place->order[0], &place->exponents[0], p, matrix, values,
-                                        to);
+                                        &scratch->order[0], &scratch->exponents[0], p, matrix,
+                                        values, to);
   if (lane == 0) {
-    infos[matrix] = is_finite ? place->step.count_unfinished() : kEigNotFinite;
+    infos[matrix] = is_finite ? scratch->step.count_unfinished() : kEigNotFinite;
   }
 }
 
@@ -184,9 +184,9 @@ kernel void eig_thread(device float2* values [[buffer(0)]], device float2* vecto
   typedef Layout<T, SIZE, Alone> L;
   float4 packs[SIZE * L::kStride];
   float4 transformations[SIZE * L::kStride];
-  Workplace<T, SIZE> place;
-  find_eigenvalues<T, Alone, SIZE>(&packs[0], &transformations[0], &place, 0, SIZE, values, vectors,
-                                   infos, input, p, matrix);
+  Workspace<T, SIZE> scratch;
+  find_eigenvalues<T, Alone, SIZE>(&packs[0], &transformations[0], &scratch, 0, SIZE, values,
+                                   vectors, infos, input, p, matrix);
 }
 
 // One simdgroup per larger matrix, in threadgroup memory.
@@ -199,8 +199,8 @@ kernel void eig_simdgroup(device float2* values [[buffer(0)]], device float2* ve
   typedef Layout<T, SIZE, Simdgroup> L;
   threadgroup float4 packs[SIZE * L::kStride];
   threadgroup float4 transformations[SIZE * L::kStride];
-  threadgroup Workplace<T, SIZE> place;
-  find_eigenvalues<T, Simdgroup, SIZE>(&packs[0], &transformations[0], &place, int(lane),
+  threadgroup Workspace<T, SIZE> scratch;
+  find_eigenvalues<T, Simdgroup, SIZE>(&packs[0], &transformations[0], &scratch, int(lane),
                                        with_padding<T>(int(p.size)), values, vectors, infos, input,
                                        p, p.first + group);
 }
@@ -215,10 +215,10 @@ kernel void eig_device(device float2* values [[buffer(0)]], device float2* vecto
                        uint group [[threadgroup_position_in_grid]],
                        uint lane [[thread_index_in_simdgroup]]) {
   typedef Layout<T, SIZE, SimdgroupOfDevice> L;
-  threadgroup Workplace<T, SIZE> place;
+  threadgroup Workspace<T, SIZE> scratch;
   const int64_t packs = int64_t(p.size) * L::kStride;
   device float4* const own = columns + 2 * packs * group;
-  find_eigenvalues<T, SimdgroupOfDevice, SIZE>(own, own + packs, &place, int(lane),
+  find_eigenvalues<T, SimdgroupOfDevice, SIZE>(own, own + packs, &scratch, int(lane),
                                                with_padding<T>(int(p.size)), values, vectors, infos,
                                                input, p, p.first + group);
 }

@@ -161,16 +161,16 @@ template <typename T>
 inline int count_left(threadgroup const float4* packs, threadgroup const float4* vectors, T below) {
   constexpr int kSize = Window<T>::kSize;
   constexpr int kStride = Window<T>::kStride;
-  const float size = sum_of_parts(below);
+  const float size = cabs1(below);
   int left = kSize;
   while (left > 0) {
     const int rows = is_pair<T, kStride>(packs, kSize, left - 2) ? 2 : 1;
     const float2 value = schur_value<T, kStride>(packs, kSize, left - rows);
     float spike = 0.0f;
     for (int k = left - rows; k < left; ++k) {
-      spike = max(spike, size * sum_of_parts(elements_of<T>(vectors + k * kStride)[0]));
+      spike = max(spike, size * cabs1(elements_of<T>(vectors + k * kStride)[0]));
     }
-    const float around = sum_of_parts(value);
+    const float around = cabs1(value);
     if (!(spike <= max(kSchurTiny, kSchurEpsilon * (around > 0.0f ? around : size)))) {
       break;
     }
@@ -215,9 +215,9 @@ inline int exceptional_shifts(device float4* shifts, device const float4* matrix
                               int high) {
   for (int i = 0; i < Window<T>::kBulges; ++i) {
     const int row = high - i * (kBulge<T> - 1);
-    const T beside = elements_of<T>(matrix + int64_t(row - 1) * stride)[row];
+    const T subdiagonal = elements_of<T>(matrix + int64_t(row - 1) * stride)[row];
     const T corner = elements_of<T>(matrix + int64_t(row) * stride)[row];
-    const float2 value(real_part(corner) + 0.75f * sum_of_parts(beside), imaginary_part(corner));
+    const float2 value(real_part(corner) + 0.75f * cabs1(subdiagonal), imaginary_part(corner));
     shifts[i] = float4(value, value);
   }
   return Window<T>::kBulges;
@@ -236,7 +236,7 @@ kernel void eig_large_schur_begin(
     device int* infos [[buffer(4)]], constant SchurParameters& p [[buffer(5)]],
     uint matrix [[threadgroup_position_in_grid]], uint simd_lane [[thread_index_in_simdgroup]]) {
   typedef Window<T> W;
-  constexpr int kPatience = 6;
+  constexpr int kStallLimit = 6;
   constexpr int kFew = W::kSize / 7;
   threadgroup float4 packs[W::kAll];
   threadgroup float4 vectors[W::kAll];
@@ -288,7 +288,7 @@ kernel void eig_large_schur_begin(
     sweeps->high = high - found;
     sweeps->stalled = found > 0 ? 0 : sweeps->stalled;
     if (found <= kFew && high - found - low + 1 > W::kSize) {
-      const bool is_exceptional = sweeps->stalled > 0 && sweeps->stalled % kPatience == 0;
+      const bool is_exceptional = sweeps->stalled > 0 && sweeps->stalled % kStallLimit == 0;
       sweeps->bulges = is_exceptional ? exceptional_shifts<T>(shifts, own, p.stride, high)
                                       : find_shifts<T>(shifts, &packs[0], left);
       sweeps->next = low;
@@ -331,7 +331,7 @@ inline void begin_bulge(thread SchurStep<float>* step, threadgroup const float* 
 inline void begin_bulge(thread SchurStep<float2>* step, threadgroup const float2* a,
                         threadgroup const float2*, float4 shifts) {
   const float2 x = a[0] - shifts.xy;
-  const float s = sum_of_parts(x) + sum_of_parts(a[1]);
+  const float s = cabs1(x) + cabs1(a[1]);
   step->v[0] = x / s;
   step->v[1] = a[1] / s;
 }
@@ -489,12 +489,12 @@ kernel void eig_large_schur_chase(
   }
 }
 
-// Multiplies a row of `size` elements, `step` apart, by U, in place; elements past `size` are
+// Multiplies a row of `size` elements, `stride` apart, by U, in place; elements past `size` are
 // overwritten, too (padding). Columns, which are to be multiplied by U^H, are conjugate rows. The
 // sums are scalars and not packs: so they stay in registers, on GPUs and, vectorised, on the
 // software device, if they are not too many.
 template <typename T>
-inline void multiply_row(threadgroup T* x, int step, int size, threadgroup const float4* product,
+inline void multiply_row(threadgroup T* x, int stride, int size, threadgroup const float4* product,
                          bool is_column) {
   typedef Window<T> W;
   constexpr int kSums = is_complex_v<T> ? W::kRow / 2 : W::kRow;
@@ -503,31 +503,31 @@ inline void multiply_row(threadgroup T* x, int step, int size, threadgroup const
   for (int first = 0; first < W::kRow; first += kSums) {
     threadgroup const float* u = reinterpret_cast<threadgroup const float*>(product) + first;
     float sums[kSums];
-    float turned[kSums];  // sums of products with imaginary parts
+    float imaginary_sums[kSums];  // sums of products with imaginary parts
 #pragma unroll
     for (int i = 0; i < kSums; ++i) {
       sums[i] = 0.0f;
-      turned[i] = 0.0f;
+      imaginary_sums[i] = 0.0f;
     }
     for (int k = 0; k < size; ++k) {
-      const T number = x[k * step];
-      const float re = real_part(number);
+      const T element = x[k * stride];
+      const float re = real_part(element);
 #pragma unroll
       for (int i = 0; i < kSums; ++i) {
         sums[i] = fma(u[i], re, sums[i]);
       }
       if (is_complex_v<T>) {
-        const float im = is_column ? -imaginary_part(number) : imaginary_part(number);
+        const float im = is_column ? -imaginary_part(element) : imaginary_part(element);
 #pragma unroll
         for (int i = 0; i < kSums; ++i) {
-          turned[i] = fma(u[i], im, turned[i]);
+          imaginary_sums[i] = fma(u[i], im, imaginary_sums[i]);
         }
       }
       u += W::kRow;
     }
 #pragma unroll
     for (int i = 0; i < kSums; ++i) {
-      const float other = is_complex_v<T> ? turned[i ^ 1] : 0.0f;
+      const float other = is_complex_v<T> ? imaginary_sums[i ^ 1] : 0.0f;
       results[first + i] = sums[i] + (i % 2 == 0 ? -other : other);
     }
   }
@@ -535,9 +535,9 @@ inline void multiply_row(threadgroup T* x, int step, int size, threadgroup const
 #pragma unroll
   for (int i = 0; i < W::kRow; ++i) {
     if (is_complex_v<T>) {
-      to[2 * (i / 2 * step) + i % 2] = is_column && i % 2 == 1 ? -results[i] : results[i];
+      to[2 * (i / 2 * stride) + i % 2] = is_column && i % 2 == 1 ? -results[i] : results[i];
     } else {
-      to[i * step] = results[i];
+      to[i * stride] = results[i];
     }
   }
 }
@@ -734,8 +734,8 @@ kernel void eig_large_back_substitute(device float4* vectors [[buffer(0)]],
     if (factor != 1.0f) {
       for (int i = lane; i < p.stride; i += kLanes) {  // a lane's packs are the same as below
         for (int part = 0; part < kParts; ++part) {
-          const int place = part * p.stride + i;
-          x[place] *= factor;
+          const int offset = part * p.stride + i;
+          x[offset] *= factor;
         }
       }
     }
@@ -827,16 +827,18 @@ kernel void eig_large_vectors(device float2* vectors [[buffer(0)]],
   }
   squares = simd_sum(squares);
   largest = simd_max(largest);
-  float place = float(n);
+  float index = float(n);
   for (int i = lane; i < n; i += kLanes) {
     const float2 element = with_exponent(element_at(x, p.stride, i, type), scale[i] - exponent);
-    place = min(place, squared_magnitude(element) >= largest ? float(i) : float(n));
+    index = min(index, squared_magnitude(element) >= largest ? float(i) : float(n));
   }
-  const int at = min(int(simd_min(place)), n - 1);
-  const float2 turned = with_exponent(element_at(x, p.stride, at, type), scale[at] - exponent);
+  const int at = min(int(simd_min(index)), n - 1);
+  const float2 largest_element =
+      with_exponent(element_at(x, p.stride, at, type), scale[at] - exponent);
   const float unit = 1.0f / precise::sqrt(squares);
-  const float2 factor =
-      turned.y == 0.0f ? float2(unit, 0.0f) : conjugate(turned) * (unit / precise::sqrt(largest));
+  const float2 factor = largest_element.y == 0.0f
+                            ? float2(unit, 0.0f)
+                            : conjugate(largest_element) * (unit / precise::sqrt(largest));
   device float2* const to = vectors + (matrix * n + j) * n;
   for (int i = lane; i < n; i += kLanes) {
     float2 element =

@@ -22,12 +22,12 @@ using namespace metalops;
 
 // ---- a team's matrix ----------------------------------------------------------------------------
 
-// xSYTD2: reduces the matrix to the tridiagonal one of `diagonal` and `beside`, its off-diagonal.
+// xSYTD2: reduces the matrix to the tridiagonal one of `diagonal` and `off_diagonal`.
 // Column k then holds the vector of reflector k, which is zero in rows 0 to k. other: scratch,
 // packs for a column.
 template <typename T, typename Team, int STRIDE, typename Columns, typename Floats, typename Taus>
 inline void tridiagonalise(Columns packs, Columns other, int lane, int n, int padded,
-                           Floats diagonal, Floats beside, Taus taus) {
+                           Floats diagonal, Floats off_diagonal, Taus taus) {
   constexpr int kRows = ColumnPacks<T>::kRows;
   const int used = padded / kRows;
   const auto products = elements_of<T>(other);
@@ -56,7 +56,7 @@ inline void tridiagonalise(Columns packs, Columns other, int lane, int n, int pa
     }
     if (lane == 0) {
       diagonal[k] = corner;
-      beside[k] = reflector.beta;
+      off_diagonal[k] = reflector.beta;
       taus[k] = tau;
     }
     Team::wait();
@@ -97,8 +97,8 @@ inline void store(Columns packs, Floats diagonal, int lane, int exponent, bool i
                   device T* vectors) {
   const int n = p.size;
   for (int j = lane; j < n; j += Team::kLanes) {
-    const int64_t place = int64_t(matrix) * n + rank_of(diagonal, n, j);
-    values[place] = is_finite ? with_exponent(diagonal[j], exponent) : NAN;
+    const int64_t offset = int64_t(matrix) * n + rank_of(diagonal, n, j);
+    values[offset] = is_finite ? with_exponent(diagonal[j], exponent) : NAN;
   }
   if (!p.with_vectors) {
     return;
@@ -128,20 +128,20 @@ kernel void eigh_thread(device float* values [[buffer(0)]], device T* vectors [[
   float4 packs[SIZE * L::kStride];
   float4 other[L::kPacks];
   float diagonal[SIZE];
-  float beside[SIZE];
+  float off_diagonal[SIZE];
   T taus[SIZE];
   float2 rotations[SIZE];
   bool is_finite;
   const int exponent = load_columns<T, Alone, SIZE>(
       &packs[0], 0, n, Source<T>{input + matrix * p.next_matrix, p}, is_finite);
-  tridiagonalise<T, Alone, L::kStride>(&packs[0], &other[0], 0, n, SIZE, &diagonal[0], &beside[0],
-                                       &taus[0]);
+  tridiagonalise<T, Alone, L::kStride>(&packs[0], &other[0], 0, n, SIZE, &diagonal[0],
+                                       &off_diagonal[0], &taus[0]);
   if (p.with_vectors) {
     multiply_reflectors<T, Alone, SIZE, 1>(&packs[0], 0, n, &taus[0]);
   }
   TridiagonalIteration iteration = {0, 0, 0, 0, 0};
   while (true) {
-    const Sweep sweep = next_sweep(&diagonal[0], &beside[0], n, iteration, &rotations[0]);
+    const Sweep sweep = next_sweep(&diagonal[0], &off_diagonal[0], n, iteration, &rotations[0]);
     if (sweep.count == 0) {
       break;
     }
@@ -170,7 +170,7 @@ kernel void eigh_simdgroup(device float* values [[buffer(0)]], device T* vectors
   threadgroup float4 packs[SIZE * L::kStride];
   threadgroup float4 other[L::kPacks];
   threadgroup float diagonal[SIZE];
-  threadgroup float beside[SIZE];
+  threadgroup float off_diagonal[SIZE];
   threadgroup T taus[SIZE];
   threadgroup float2 rotations[kRotations];
   threadgroup Sweep sweeps[kSweeps];
@@ -183,7 +183,7 @@ kernel void eigh_simdgroup(device float* values [[buffer(0)]], device T* vectors
   const int exponent = load_columns<T, Simdgroup, SIZE>(
       &packs[0], lane, n, Source<T>{input + matrix * p.next_matrix, p}, is_finite);
   tridiagonalise<T, Simdgroup, L::kStride>(&packs[0], &other[0], lane, n, padded, &diagonal[0],
-                                           &beside[0], &taus[0]);
+                                           &off_diagonal[0], &taus[0]);
   if (p.with_vectors) {
     multiply_reflectors<T, Simdgroup, SIZE, 1>(&packs[0], lane, n, &taus[0]);
   }
@@ -195,7 +195,8 @@ kernel void eigh_simdgroup(device float* values [[buffer(0)]], device T* vectors
       int done = 0;
       int last = 1;
       while (last > 0 && done < kSweeps && used + n <= kRotations) {
-        const Sweep sweep = next_sweep(&diagonal[0], &beside[0], n, iteration, &rotations[used]);
+        const Sweep sweep =
+            next_sweep(&diagonal[0], &off_diagonal[0], n, iteration, &rotations[used]);
         last = sweep.count;
         if (last > 0) {
           sweeps[done++] = sweep;

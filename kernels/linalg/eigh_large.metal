@@ -105,7 +105,7 @@ kernel void eigh_large_column(
     device float4* matrices [[buffer(0)]], device float4* reflectors [[buffer(1)]],
     device float4* panels [[buffer(2)]], device const float4* products [[buffer(3)]],
     device const T* overlaps [[buffer(4)]], device float* diagonals [[buffer(5)]],
-    device float* besides [[buffer(6)]], device T* taus [[buffer(7)]],
+    device float* off_diagonals [[buffer(6)]], device T* taus [[buffer(7)]],
     constant EighColumnParameters& p [[buffer(8)]], uint matrix [[threadgroup_position_in_grid]],
     uint thread_lane [[thread_position_in_threadgroup]], uint threads [[threads_per_threadgroup]]) {
   constexpr int kRows = ColumnPacks<T>::kRows;
@@ -144,9 +144,9 @@ kernel void eigh_large_column(
       }
       PackSum<T> known = {};
       for (int k = 0; k < last; ++k) {
-        const int place = k * p.stride + i;
-        known.add(v[place], shares[2 * k]);
-        known.add(w[place], shares[2 * k + 1]);
+        const int offset = k * p.stride + i;
+        known.add(v[offset], shares[2 * k]);
+        known.add(w[offset], shares[2 * k + 1]);
       }
       x = times(x - known.value(), tau);
       w[last * p.stride + i] = x;
@@ -173,9 +173,9 @@ kernel void eigh_large_column(
     for (int k = 0; k < done; ++k) {
       const T of_v = conjugate(elements_of<T>(w + k * p.stride)[c]);
       const T of_w = conjugate(elements_of<T>(v + k * p.stride)[c]);
-      const int place = k * p.stride + i;
-      known.add(v[place], of_v);
-      known.add(w[place], of_w);
+      const int offset = k * p.stride + i;
+      known.add(v[offset], of_v);
+      known.add(w[offset], of_w);
     }
     float4 x = column[i] - known.value();
     column[i] = x;
@@ -193,7 +193,7 @@ kernel void eigh_large_column(
   tail = tail < 0x1p-80f ? 0.0f : tail;
   if (lane == 0) {
     const Reflector<T> made = reflector_of_scaled(elements[c + 1], tail);
-    besides[int64_t(matrix) * p.size + c] = made.beta;
+    off_diagonals[int64_t(matrix) * p.size + c] = made.beta;
     taus[reflector + done] = made.tau;
     factor = tail > 0.0f ? made.factor() : from_real<T>(0.0f);
   }

@@ -20,13 +20,13 @@ constant constexpr float kEpsilon = 0x1p-24f;
 
 // Returns the off-diagonal element between the blocks of a merge.
 inline float edge_of(Merge merge, device const float* edges) {
-  return edges[merge.place + merge.middle - merge.begin - 1];
+  return edges[merge.offset + merge.middle - merge.begin - 1];
 }
 
 // The result of deflating a merge.
 struct Deflation {
-  int kept;    // poles that are not deflated
-  int turned;  // rotations
+  int kept;            // poles that are not deflated
+  int rotation_count;  // rotations
 };
 
 // Sorts a merge's poles into ascending order, and finds z and the columns of the merge that they
@@ -44,20 +44,20 @@ kernel void eigh_merge_sort(device float* poles [[buffer(0)]], device float* z [
     return;
   }
   const int column = int(position.x) - merge.begin;
-  const float pole = values[merge.place + column];
+  const float pole = values[merge.offset + column];
   int rank = 0;
   for (int i = 0; i < merge.size(); ++i) {
-    const float other = values[merge.place + i];
+    const float other = values[merge.offset + i];
     rank += other < pole || (other == pole && i < column);
   }
-  const float2 end = ends[merge.place + column];
+  const float2 end = ends[merge.offset + column];
   const bool is_above = column < p.block;
   const float element = is_above ? end.y : end.x;
-  const bool turns = !is_above && edge_of(merge, edges) < 0.0f;
-  tips[merge.place + column] = is_above ? float2(end.x, 0.0f) : float2(0.0f, end.y);
-  poles[merge.place + rank] = pole;
-  z[merge.place + rank] = (turns ? -element : element) * M_SQRT1_2_F;
-  columns[merge.place + rank] = column;
+  const bool is_negated = !is_above && edge_of(merge, edges) < 0.0f;
+  tips[merge.offset + column] = is_above ? float2(end.x, 0.0f) : float2(0.0f, end.y);
+  poles[merge.offset + rank] = pole;
+  z[merge.offset + rank] = (is_negated ? -element : element) * M_SQRT1_2_F;
+  columns[merge.offset + rank] = column;
 }
 
 // xLAED2: moves deflated poles behind the others: those with a negligible element of z, and, after
@@ -75,14 +75,14 @@ kernel void eigh_merge_deflate(
     return;
   }
   const int n = merge.size();
-  device float* const pole = poles + merge.place;
-  device float* const weight = z + merge.place;
-  device float2* const tips = all_tips + merge.place;
-  device int* const column = columns + merge.place;
-  device float* const value = values + merge.place;
-  device int* const aside = put_aside + merge.place;
-  device float2* const rotation = rotations + merge.place;
-  device int2* const pair = rotated + merge.place;
+  device float* const pole = poles + merge.offset;
+  device float* const weight = z + merge.offset;
+  device float2* const tips = all_tips + merge.offset;
+  device int* const column = columns + merge.offset;
+  device float* const value = values + merge.offset;
+  device int* const aside = put_aside + merge.offset;
+  device float2* const rotation = rotations + merge.offset;
+  device int2* const pair = rotated + merge.offset;
   const float rho = 2.0f * abs(edge_of(merge, edges));
   float largest = 0.0f;
   for (int i = 0; i < n; ++i) {
@@ -91,7 +91,7 @@ kernel void eigh_merge_deflate(
   const float tolerance = 8.0f * kEpsilon * largest;
   int kept = 0;
   int deflated = 0;
-  int turned = 0;
+  int rotation_count = 0;
   bool has_last = false;  // that may still be deflated
   float last_pole = 0.0f;
   float last_weight = 0.0f;
@@ -110,10 +110,10 @@ kernel void eigh_merge_deflate(
       const float c = this_weight / length;
       const float s = -last_weight / length;
       if (abs((this_pole - last_pole) * c * s) <= tolerance) {
-        rotation[turned] = float2(c, s);
-        pair[turned] = int2(last_column, this_column);
-        turn_tips(tips, pair[turned], rotation[turned]);
-        ++turned;
+        rotation[rotation_count] = float2(c, s);
+        pair[rotation_count] = int2(last_column, this_column);
+        rotate_tips(tips, pair[rotation_count], rotation[rotation_count]);
+        ++rotation_count;
         value[deflated] = last_pole * c * c + this_pole * s * s;
         aside[deflated++] = last_column;
         this_pole = last_pole * s * s + this_pole * c * c;
@@ -138,7 +138,7 @@ kernel void eigh_merge_deflate(
     column[i] = aside[i - kept];
     value[i] = value[i - kept];
   }
-  deflations[merge.place] = {kept, turned};
+  deflations[merge.offset] = {kept, rotation_count};
 }
 
 // ---- the secular equation -----------------------------------------------------------------------
@@ -178,13 +178,13 @@ kernel void eigh_merge_roots(device float* roots [[buffer(0)]], device int* orig
   if (merge.is_one_block()) {
     return;
   }
-  const int n = deflations[merge.place].kept;
+  const int n = deflations[merge.offset].kept;
   const int index = int(position.x) - merge.begin;
   if (index >= n) {
     return;
   }
-  device const float* const pole = poles + merge.place;
-  device const float* const weight = z + merge.place;
+  device const float* const pole = poles + merge.offset;
+  device const float* const weight = z + merge.offset;
   const float rho = 2.0f * abs(edge_of(merge, edges));
   const bool is_last = index == n - 1;
   // The function is interpolated between these poles, and the sums are split there.
@@ -241,9 +241,9 @@ kernel void eigh_merge_roots(device float* roots [[buffer(0)]], device int* orig
     }
     x = next;
   }
-  roots[merge.place + index] = x;
-  origins[merge.place + index] = origin;
-  values[merge.place + index] = from + x;
+  roots[merge.offset + index] = x;
+  origins[merge.offset + index] = origin;
+  values[merge.offset + index] = from + x;
 }
 
 // xLAED3, first half: computes the z for which the roots are exact, up to a factor. One thread per
@@ -257,14 +257,14 @@ kernel void eigh_merge_weights(
   if (merge.is_one_block()) {
     return;
   }
-  const int n = deflations[merge.place].kept;
+  const int n = deflations[merge.offset].kept;
   const int index = int(position.x) - merge.begin;
   if (index >= n) {
     return;
   }
-  device const float* const pole = poles + merge.place;
-  device const float* const root = roots + merge.place;
-  device const int* const origin = origins + merge.place;
+  device const float* const pole = poles + merge.offset;
+  device const float* const root = roots + merge.offset;
+  device const int* const origin = origins + merge.offset;
   const float here = pole[index];
   float product = (pole[origin[index]] - here) + root[index];
   for (int i = 0; i < n; ++i) {
@@ -272,7 +272,7 @@ kernel void eigh_merge_weights(
       product *= ((pole[origin[i]] - here) + root[i]) / (pole[i] - here);
     }
   }
-  weights[merge.place + index] = copysign(precise::sqrt(abs(product)), z[merge.place + index]);
+  weights[merge.offset + index] = copysign(precise::sqrt(abs(product)), z[merge.offset + index]);
 }
 
 // xLAED3, second half: computes the first and last elements of the eigenvectors of the merged block
@@ -298,20 +298,20 @@ kernel void eigh_merge_vectors(
     }
     return;
   }
-  const Deflation deflation = deflations[merge.place];
+  const Deflation deflation = deflations[merge.offset];
   const int n = deflation.kept;
-  device const int* const column = columns + merge.place;
-  device const float2* const tips = all_tips + merge.place;
+  device const int* const column = columns + merge.offset;
+  device const float2* const tips = all_tips + merge.offset;
   if (index >= n) {
-    ends[merge.place + index] = tips[column[index]];
+    ends[merge.offset + index] = tips[column[index]];
     if (p.with_vectors) {
       factor[column[index] * line] = 1.0f;
     }
   } else {
-    device const float* const pole = poles + merge.place;
-    device const float* const weight = weights + merge.place;
-    const float from = pole[origins[merge.place + index]];
-    const float root = roots[merge.place + index];
+    device const float* const pole = poles + merge.offset;
+    device const float* const weight = weights + merge.offset;
+    const float from = pole[origins[merge.offset + index]];
+    const float root = roots[merge.offset + index];
     float squares = 0.0f;
     float2 end(0.0f);
     for (int i = 0; i < n; ++i) {
@@ -323,12 +323,12 @@ kernel void eigh_merge_vectors(
       }
     }
     const float length = precise::sqrt(squares);
-    ends[merge.place + index] = end / length;
+    ends[merge.offset + index] = end / length;
     for (int i = 0; i < n && p.with_vectors; ++i) {
       factor[column[i] * line] /= length;
     }
   }
-  for (int i = deflation.turned - 1; i >= 0 && p.with_vectors; --i) {
-    turn_back(factor, rotated[merge.place + i] * line, rotations[merge.place + i]);
+  for (int i = deflation.rotation_count - 1; i >= 0 && p.with_vectors; --i) {
+    rotate_back(factor, rotated[merge.offset + i] * line, rotations[merge.offset + i]);
   }
 }

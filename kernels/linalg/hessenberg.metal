@@ -261,8 +261,8 @@ kernel void hessenberg_column(
       }
       PackSum<T> known = {};
       for (int k = 0; k < last; ++k) {
-        const int place = k * p.stride + i;
-        known.add(y[place], shares[k]);
+        const int offset = k * p.stride + i;
+        known.add(y[offset], shares[k]);
       }
       y[last * p.stride + i] = times(x - known.value(), tau);
     }
@@ -276,8 +276,8 @@ kernel void hessenberg_column(
   for (int i = lane; i < used; i += lanes) {
     PackSum<T> known = {};
     for (int k = 0; k < done; ++k) {
-      const int place = k * p.stride + i;
-      known.add(y[place], conjugate(elements_of<T>(v + k * p.stride)[c]));
+      const int offset = k * p.stride + i;
+      known.add(y[offset], conjugate(elements_of<T>(v + k * p.stride)[c]));
     }
     column[i] -= known.value();
   }
@@ -306,8 +306,8 @@ kernel void hessenberg_column(
   for (int i = lane; i < used; i += lanes) {
     PackSum<T> known = {};
     for (int k = 0; k < done; ++k) {
-      const int place = k * p.stride + i;
-      known.add(v[place], weights[k]);
+      const int offset = k * p.stride + i;
+      known.add(v[offset], weights[k]);
     }
     float4 x = column[i] - known.value();
     column[i] = x;

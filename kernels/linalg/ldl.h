@@ -11,18 +11,18 @@ namespace metalops {
 
 // Parameters of kernels on column-major planar copies of matrices.
 struct LdlColumnsParameters {
-  MatrixSteps given;  // strides of the input or the output
-  uint64_t apart;     // padded number of columns, and of floats in each part of one
-  uint32_t size;      // rows of a matrix
-  uint32_t last;      // columns before this one are factored
+  MatrixStrides given;  // strides of the input or the output
+  uint64_t ld;          // padded number of columns, and of floats in each part of one
+  uint32_t size;        // rows of a matrix
+  uint32_t last;        // columns before this one are factored
   uint32_t is_hermitian;
   uint32_t is_by_rows;  // elements of a row are adjacent in the input
 };
 
 // Parameters of solving: matrices are row-major; strides are counted in elements or in packs.
 struct LdlParameters {
-  int64_t row_step;
-  int64_t matrix_step;
+  int64_t row_stride;
+  int64_t matrix_stride;
   uint32_t size;
   uint32_t is_hermitian;
   uint32_t is_backward;

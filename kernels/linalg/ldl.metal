@@ -30,7 +30,7 @@ using metalops::kMostSimdgroups;
 using metalops::LdlColumnsParameters;
 using metalops::LdlParameters;
 using metalops::Parts;
-using metalops::pivot_size;
+using metalops::pivot_magnitude;
 using metalops::real_part;
 using metalops::SmallMatricesMode;
 using metalops::SmallMatricesParameters;
@@ -49,62 +49,62 @@ inline T on_diagonal(T a, bool is_hermitian) {
   return is_hermitian ? from_real<T>(real_part(a)) : a;
 }
 
-// Returns the best candidate of all threads. sizes, rows: where simdgroups leave theirs, if there
-// are several.
-inline Candidate best_of_threadgroup(Candidate own, threadgroup float* sizes,
+// Returns the best candidate of all threads. magnitudes, rows: where simdgroups leave theirs, if
+// there are several.
+inline Candidate best_of_threadgroup(Candidate own, threadgroup float* magnitudes,
                                      threadgroup uint* rows, uint lane, uint simdgroup,
                                      uint simdgroups) {
-  own.meet_simdgroup();
+  own.combine_simdgroup();
   if (simdgroups > 1) {
     if (lane == 0) {
-      sizes[simdgroup] = own.size;
+      magnitudes[simdgroup] = own.magnitude;
       rows[simdgroup] = own.row;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     own = Candidate();
     if (lane < simdgroups) {
-      own.meet(sizes[lane], rows[lane]);
+      own.combine(magnitudes[lane], rows[lane]);
     }
-    own.meet_simdgroup();
+    own.combine_simdgroup();
   }
   return own;
 }
 
 // Returns true if an element of that magnitude can be in a diagonal block.
-METAL_FUNC bool is_finite(float size) { return size >= 0.0f && size < INFINITY; }
+METAL_FUNC bool is_finite(float magnitude) { return magnitude >= 0.0f && magnitude < INFINITY; }
 
 // The state of a step, which all threads read.
 struct Step {
-  uint k;          // the column
-  float size;      // magnitude of the diagonal element
-  float largest;   // largest magnitude below it
-  uint row;        // row of that element
-  uint is_zero;    // true if the column is zero or its diagonal NaN: it is skipped
-  uint is_unsure;  // true if that row has to be searched, too
-  uint pivot;      // the row that is swapped
-  uint is_pair;    // true if the block has two rows
+  uint k;           // the column
+  float magnitude;  // magnitude of the diagonal element
+  float largest;    // largest magnitude below it
+  uint row;         // row of that element
+  uint is_zero;     // true if the column is zero or its diagonal NaN: it is skipped
+  uint is_unsure;   // true if that row has to be searched, too
+  uint pivot;       // the row that is swapped
+  uint is_pair;     // true if the block has two rows
 };
 
 inline void begin(threadgroup Step& step, uint k) { step.k = k; }
 
 // Decides on a step from its column: it is skipped, or pivots on the diagonal, or the row of the
 // largest element has to be searched.
-inline void judge_column(threadgroup Step& step, float size, float largest, uint row) {
-  step.size = size;
+inline void judge_column(threadgroup Step& step, float magnitude, float largest, uint row) {
+  step.magnitude = magnitude;
   step.largest = max(largest, 0.0f);
   step.row = row;
-  step.is_zero = size < 0.0f || max(size, step.largest) == 0.0f;
-  step.is_unsure = step.is_zero == 0 && size < kAlpha * step.largest;
+  step.is_zero = magnitude < 0.0f || max(magnitude, step.largest) == 0.0f;
+  step.is_unsure = step.is_zero == 0 && magnitude < kAlpha * step.largest;
   step.pivot = step.k;
   step.is_pair = 0;
 }
 
 // Decides on the pivot, after the search of that row. size: magnitude of its diagonal element.
 // largest: largest magnitude of its other elements.
-inline void judge_row(threadgroup Step& step, float size, float largest) {
-  if (step.size < kAlpha * step.largest * (step.largest / largest)) {
+inline void judge_row(threadgroup Step& step, float magnitude, float largest) {
+  if (step.magnitude < kAlpha * step.largest * (step.largest / largest)) {
     step.pivot = step.row;
-    step.is_pair = size < kAlpha * largest;
+    step.is_pair = magnitude < kAlpha * largest;
   }
 }
 
@@ -114,14 +114,17 @@ struct Block {
   typedef Parts<T> P;
   P first;  // on the diagonal, divided
   P second;
-  P beside;
+  P off_diagonal;
   P inverse;  // reciprocal of the divided block's determinant
 
   // Returns the first element of the row X that solves X D = (x, y); second_of the second one.
   P first_of(P x, P y, bool is_hermitian) const {
-    return inverse.times(second.times(x).minus(y).divided_by(beside.conjugate_if(is_hermitian)));
+    return inverse.times(
+        second.times(x).minus(y).divided_by(off_diagonal.conjugate_if(is_hermitian)));
   }
-  P second_of(P x, P y) const { return inverse.times(first.times(y).minus(x).divided_by(beside)); }
+  P second_of(P x, P y) const {
+    return inverse.times(first.times(y).minus(x).divided_by(off_diagonal));
+  }
 };
 
 template <typename T>
@@ -142,13 +145,12 @@ kernel void ldl_load(device float* columns [[buffer(0)]], device const T* input 
                      uint3 position [[thread_position_in_grid]]) {
   const uint row = p.is_by_rows != 0 ? position.y : position.x;
   const uint column = p.is_by_rows != 0 ? position.x : position.y;
-  T number = T(0.0f);
+  T element = T(0.0f);
   if (column <= row && row < p.size) {
-    number = input[position.z * p.given.matrix + row * p.given.row + column * p.given.column];
+    element = input[position.z * p.given.matrix + row * p.given.row + column * p.given.column];
   }
-  device float* const to =
-      columns + (ulong{position.z} * p.apart + column) * p.apart * Parts<T>::kParts;
-  Parts<T>::of(number).store(to + row, p.apart);
+  device float* const to = columns + (ulong{position.z} * p.ld + column) * p.ld * Parts<T>::kParts;
+  Parts<T>::of(element).store(to + row, p.ld);
 }
 
 // Stores the factors, with zeros above the diagonal. One thread per element.
@@ -159,50 +161,50 @@ kernel void ldl_store(device T* factors [[buffer(0)]], device const float* colum
   const uint row = position.x;
   const uint column = position.y;
   device const float* const from =
-      columns + (ulong{position.z} * p.apart + column) * p.apart * Parts<T>::kParts;
-  Parts<T> number = Parts<T>();
+      columns + (ulong{position.z} * p.ld + column) * p.ld * Parts<T>::kParts;
+  Parts<T> element = Parts<T>();
   if (column <= row) {
-    number = Parts<T>::load(from + row, p.apart);
-    number = number.real_if(p.is_hermitian != 0 && row == column);
+    element = Parts<T>::load(from + row, p.ld);
+    element = element.real_if(p.is_hermitian != 0 && row == column);
   }
   factors[position.z * p.given.matrix + row * p.given.row + column * p.given.column] =
-      number.number();
+      element.scalar();
 }
 
 template <typename T>
-inline void exchange(device float* a, device float* b, ulong apart) {
-  const Parts<T> moved = Parts<T>::load(a, apart);
-  Parts<T>::load(b, apart).store(a, apart);
-  moved.store(b, apart);
+inline void swap_elements(device float* a, device float* b, ulong ld) {
+  const Parts<T> moved = Parts<T>::load(a, ld);
+  Parts<T>::load(b, ld).store(a, ld);
+  moved.store(b, ld);
 }
 
 // Swaps an element of a column with one of a row, which are mirror images.
 template <typename T>
-inline void exchange_mirrored(device float* a, device float* b, ulong apart, bool is_hermitian) {
-  const Parts<T> moved = Parts<T>::load(a, apart).conjugate_if(is_hermitian);
-  Parts<T>::load(b, apart).conjugate_if(is_hermitian).store(a, apart);
-  moved.store(b, apart);
+inline void swap_mirrored(device float* a, device float* b, ulong ld, bool is_hermitian) {
+  const Parts<T> moved = Parts<T>::load(a, ld).conjugate_if(is_hermitian);
+  Parts<T>::load(b, ld).conjugate_if(is_hermitian).store(a, ld);
+  moved.store(b, ld);
 }
 
 // Makes the element of a row of L below a 1-by-1 block. x: receives it as it was.
 template <typename T>
-inline void divide_row(device float* row, device float* x, ulong apart, Parts<T> diagonal) {
-  const Parts<T> own = Parts<T>::load(row, apart);
-  own.store(x, apart);
-  own.divided_by(diagonal).store(row, apart);
+inline void divide_row(device float* row, device float* x, ulong ld, Parts<T> diagonal) {
+  const Parts<T> own = Parts<T>::load(row, ld);
+  own.store(x, ld);
+  own.divided_by(diagonal).store(row, ld);
 }
 
 // Makes the elements of a row of L below a 2-by-2 block. x: receives them as they were.
 template <typename T>
-inline void divide_pair(device float* row, device float* x, ulong apart, Block<T> block,
+inline void divide_pair(device float* row, device float* x, ulong ld, Block<T> block,
                         bool is_hermitian) {
-  const ulong width = Parts<T>::kParts * apart;
-  const Parts<T> own = Parts<T>::load(row, apart);
-  const Parts<T> other = Parts<T>::load(row + width, apart);
-  own.store(x, apart);
-  other.store(x + width, apart);
-  block.first_of(own, other, is_hermitian).store(row, apart);
-  block.second_of(own, other).store(row + width, apart);
+  const ulong width = Parts<T>::kParts * ld;
+  const Parts<T> own = Parts<T>::load(row, ld);
+  const Parts<T> other = Parts<T>::load(row + width, ld);
+  own.store(x, ld);
+  other.store(x + width, ld);
+  block.first_of(own, other, is_hermitian).store(row, ld);
+  block.second_of(own, other).store(row + width, ld);
 }
 
 // Updates an element of the trailing matrix behind a block. Columns of a row are updated kTogether
@@ -210,54 +212,54 @@ inline void divide_pair(device float* row, device float* x, ulong apart, Block<T
 // element in the block's column as it was; factor: the element of L in the row whose index is that
 // of the updated column.
 template <typename T>
-METAL_FUNC void reduce(device float* number, device const float* factor, Parts<T> own, ulong apart,
+METAL_FUNC void reduce(device float* element, device const float* factor, Parts<T> own, ulong ld,
                        bool is_hermitian) {
-  const Parts<T> other = Parts<T>::load(factor, apart).conjugate_if(is_hermitian);
-  Parts<T>::load(number, apart).minus_product(own, other).store(number, apart);
+  const Parts<T> other = Parts<T>::load(factor, ld).conjugate_if(is_hermitian);
+  Parts<T>::load(element, ld).minus_product(own, other).store(element, ld);
 }
 
 // Updates kTogether elements of a row. x: the row's element in the block's column as it was.
 template <typename T>
 METAL_FUNC void reduce_row(device float* row, device const float* x, device const float* factors,
-                           ulong apart, bool is_hermitian) {
-  const ulong width = Parts<T>::kParts * apart;
-  const Parts<T> own = Parts<T>::load(x, apart);
-  reduce<T>(row, factors, own, apart, is_hermitian);
-  reduce<T>(row + width, factors + 1, own, apart, is_hermitian);
-  reduce<T>(row + 2 * width, factors + 2, own, apart, is_hermitian);
-  reduce<T>(row + 3 * width, factors + 3, own, apart, is_hermitian);
+                           ulong ld, bool is_hermitian) {
+  const ulong width = Parts<T>::kParts * ld;
+  const Parts<T> own = Parts<T>::load(x, ld);
+  reduce<T>(row, factors, own, ld, is_hermitian);
+  reduce<T>(row + width, factors + 1, own, ld, is_hermitian);
+  reduce<T>(row + 2 * width, factors + 2, own, ld, is_hermitian);
+  reduce<T>(row + 3 * width, factors + 3, own, ld, is_hermitian);
 }
 
 // Updates an element of the trailing matrix behind a 2-by-2 block.
 template <typename T>
-METAL_FUNC void reduce_by_pair(device float* number, device const float* factor, Parts<T> own,
-                               Parts<T> own_second, ulong apart, bool is_hermitian) {
+METAL_FUNC void reduce_by_pair(device float* element, device const float* factor, Parts<T> own,
+                               Parts<T> own_second, ulong ld, bool is_hermitian) {
   typedef Parts<T> P;
-  const P first = P::load(factor, apart).conjugate_if(is_hermitian);
-  const P second = P::load(factor + P::kParts * apart, apart).conjugate_if(is_hermitian);
-  P::load(number, apart)
+  const P first = P::load(factor, ld).conjugate_if(is_hermitian);
+  const P second = P::load(factor + P::kParts * ld, ld).conjugate_if(is_hermitian);
+  P::load(element, ld)
       .minus_product(own, first)
       .minus_product(own_second, second)
-      .store(number, apart);
+      .store(element, ld);
 }
 
 template <typename T>
 METAL_FUNC void reduce_row_by_pair(device float* row, device const float* x,
-                                   device const float* factors, ulong apart, bool is_hermitian) {
-  const ulong width = Parts<T>::kParts * apart;
-  const Parts<T> own = Parts<T>::load(x, apart);
-  const Parts<T> second = Parts<T>::load(x + width, apart);
-  reduce_by_pair<T>(row, factors, own, second, apart, is_hermitian);
-  reduce_by_pair<T>(row + width, factors + 1, own, second, apart, is_hermitian);
-  reduce_by_pair<T>(row + 2 * width, factors + 2, own, second, apart, is_hermitian);
-  reduce_by_pair<T>(row + 3 * width, factors + 3, own, second, apart, is_hermitian);
+                                   device const float* factors, ulong ld, bool is_hermitian) {
+  const ulong width = Parts<T>::kParts * ld;
+  const Parts<T> own = Parts<T>::load(x, ld);
+  const Parts<T> second = Parts<T>::load(x + width, ld);
+  reduce_by_pair<T>(row, factors, own, second, ld, is_hermitian);
+  reduce_by_pair<T>(row + width, factors + 1, own, second, ld, is_hermitian);
+  reduce_by_pair<T>(row + 2 * width, factors + 2, own, second, ld, is_hermitian);
+  reduce_by_pair<T>(row + 3 * width, factors + 3, own, second, ld, is_hermitian);
 }
 
 // xSYTF2 or xHETF2: factorises from column progress[matrix] to column p.last, and moves `progress`.
 // One threadgroup per column-major matrix, of which the lower triangle is read; elements above it
-// do not matter. numbers: scratch, two columns per matrix.
+// do not matter. scratch: two columns per matrix.
 template <typename T>
-kernel void ldl_factor(device float* columns [[buffer(0)]], device float* numbers [[buffer(1)]],
+kernel void ldl_factor(device float* columns [[buffer(0)]], device float* scratch [[buffer(1)]],
                        device int* pivots [[buffer(2)]], device int* infos [[buffer(3)]],
                        device int* progress [[buffer(4)]],
                        constant LdlColumnsParameters& p [[buffer(5)]],
@@ -268,15 +270,15 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* number
                        uint simdgroup [[simdgroup_index_in_threadgroup]],
                        uint simdgroups [[simdgroups_per_threadgroup]]) {
   typedef Parts<T> P;
-  threadgroup float sizes[2][kMostSimdgroups];
+  threadgroup float magnitudes[2][kMostSimdgroups];
   threadgroup uint rows[2][kMostSimdgroups];
   threadgroup Step step;
   const uint n = p.size;
   const bool is_hermitian = p.is_hermitian != 0;
-  const ulong apart = p.apart;
-  const ulong width = P::kParts * apart;
-  device float* const a = columns + matrix * (width * apart);
-  device float* const x = numbers + matrix * (2 * width);
+  const ulong ld = p.ld;
+  const ulong width = P::kParts * ld;
+  device float* const a = columns + matrix * (width * ld);
+  device float* const x = scratch + matrix * (2 * width);
   device int* const own_pivots = pivots + int64_t{n} * matrix;
   if (thread_index == 0) {
     begin(step, static_cast<uint>(progress[matrix]));
@@ -287,11 +289,11 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* number
     device float* const column = a + k * width;
     Candidate best;
     for (uint i = k + 1 + thread_index; i < n; i += threads) {
-      best.meet(P::load(&column[i], apart).size(), i);
+      best.combine(P::load(&column[i], ld).magnitude(), i);
     }
-    best = best_of_threadgroup(best, sizes[0], rows[0], lane, simdgroup, simdgroups);
+    best = best_of_threadgroup(best, magnitudes[0], rows[0], lane, simdgroup, simdgroups);
     if (thread_index == 0) {
-      judge_column(step, P::load(&column[k], apart).real_if(is_hermitian).size(), best.size,
+      judge_column(step, P::load(&column[k], ld).real_if(is_hermitian).magnitude(), best.magnitude,
                    best.row);
     }
     threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
@@ -300,16 +302,16 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* number
       device float* const of_row = a + row * width;
       Candidate best_of_row;
       for (uint j = k + thread_index; j < row; j += threads) {
-        best_of_row.meet(P::load(a + j * width + row, apart).size(), j);
+        best_of_row.combine(P::load(a + j * width + row, ld).magnitude(), j);
       }
       for (uint i = row + 1 + thread_index; i < n; i += threads) {
-        best_of_row.meet(P::load(&of_row[i], apart).size(), i);
+        best_of_row.combine(P::load(&of_row[i], ld).magnitude(), i);
       }
       best_of_row =
-          best_of_threadgroup(best_of_row, sizes[1], rows[1], lane, simdgroup, simdgroups);
+          best_of_threadgroup(best_of_row, magnitudes[1], rows[1], lane, simdgroup, simdgroups);
       if (thread_index == 0) {
-        judge_row(step, P::load(&of_row[row], apart).real_if(is_hermitian).size(),
-                  best_of_row.size);
+        judge_row(step, P::load(&of_row[row], ld).real_if(is_hermitian).magnitude(),
+                  best_of_row.magnitude);
       }
       threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
     }
@@ -320,16 +322,16 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* number
     if (pivot != last) {
       device float* const of_pivot = a + pivot * width;
       for (uint i = pivot + 1 + thread_index; i < n; i += threads) {
-        exchange<T>(&of_last[i], &of_pivot[i], apart);
+        swap_elements<T>(&of_last[i], &of_pivot[i], ld);
       }
       for (uint i = next + thread_index; i < pivot; i += threads) {
-        exchange_mirrored<T>(&of_last[i], a + i * width + pivot, apart, is_hermitian);
+        swap_mirrored<T>(&of_last[i], a + i * width + pivot, ld, is_hermitian);
       }
       if (thread_index == 0) {
-        exchange<T>(&of_last[last], &of_pivot[pivot], apart);
-        P::load(&of_last[pivot], apart).conjugate_if(is_hermitian).store(&of_last[pivot], apart);
+        swap_elements<T>(&of_last[last], &of_pivot[pivot], ld);
+        P::load(&of_last[pivot], ld).conjugate_if(is_hermitian).store(&of_last[pivot], ld);
         if (step.is_pair != 0) {
-          exchange<T>(&column[last], &column[pivot], apart);
+          swap_elements<T>(&column[last], &column[pivot], ld);
         }
       }
       threadgroup_barrier(mem_flags::mem_device);
@@ -339,21 +341,22 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* number
       own_pivots[k] = step.is_pair != 0 ? -row : row;
       own_pivots[last] = own_pivots[k];
       const bool is_whole =
-          step.is_zero == 0 && is_finite(P::load(&column[k], apart).real_if(is_hermitian).size()) &&
-          is_finite(P::load(&column[last], apart).real_if(is_hermitian && last == k).size()) &&
-          is_finite(P::load(&of_last[last], apart).real_if(is_hermitian).size());
+          step.is_zero == 0 &&
+          is_finite(P::load(&column[k], ld).real_if(is_hermitian).magnitude()) &&
+          is_finite(P::load(&column[last], ld).real_if(is_hermitian && last == k).magnitude()) &&
+          is_finite(P::load(&of_last[last], ld).real_if(is_hermitian).magnitude());
       if (!is_whole && infos[matrix] == 0) {
         infos[matrix] = static_cast<int>(k + 1);
       }
     }
     if (step.is_zero == 0) {
-      const P d11 = P::load(&column[k], apart).real_if(is_hermitian);
+      const P d11 = P::load(&column[k], ld).real_if(is_hermitian);
       if (step.is_pair != 0) {
         const Block<T> block =
-            block_of<T>(d11, P::load(&column[last], apart),
-                        P::load(&of_last[last], apart).real_if(is_hermitian), is_hermitian);
+            block_of<T>(d11, P::load(&column[last], ld),
+                        P::load(&of_last[last], ld).real_if(is_hermitian), is_hermitian);
         for (uint i = next + thread_index; i < n; i += threads) {
-          divide_pair<T>(&column[i], &x[i], apart, block, is_hermitian);
+          divide_pair<T>(&column[i], &x[i], ld, block, is_hermitian);
         }
         threadgroup_barrier(mem_flags::mem_device);
         for (uint j = next; j < n; j += kTogether) {
@@ -361,12 +364,12 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* number
           // Iterations are independent: each writes a row that no other one reads.
 #pragma clang loop vectorize(assume_safety)
           for (uint i = j + thread_index; i < n; i += threads) {
-            reduce_row_by_pair<T>(&behind[i], &x[i], column + j, apart, is_hermitian);
+            reduce_row_by_pair<T>(&behind[i], &x[i], column + j, ld, is_hermitian);
           }
         }
       } else {
         for (uint i = next + thread_index; i < n; i += threads) {
-          divide_row<T>(&column[i], &x[i], apart, d11);
+          divide_row<T>(&column[i], &x[i], ld, d11);
         }
         threadgroup_barrier(mem_flags::mem_device);
         for (uint j = next; j < n; j += kTogether) {
@@ -374,7 +377,7 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* number
           // Iterations are independent: each writes a row that no other one reads.
 #pragma clang loop vectorize(assume_safety)
           for (uint i = j + thread_index; i < n; i += threads) {
-            reduce_row<T>(&behind[i], &x[i], column + j, apart, is_hermitian);
+            reduce_row<T>(&behind[i], &x[i], column + j, ld, is_hermitian);
           }
         }
       }
@@ -420,10 +423,10 @@ kernel void ldl_thread(device T* factors [[buffer(0)]], device int* pivots [[buf
   for (uint k = 0; k < n;) {
     Candidate best;
     for (uint i = k + 1; i < n; ++i) {
-      best.meet(pivot_size(a[i * SIZE + k]), i);
+      best.combine(pivot_magnitude(a[i * SIZE + k]), i);
     }
-    const float size = pivot_size(on_diagonal(a[k * SIZE + k], is_hermitian));
-    const float largest = max(best.size, 0.0f);
+    const float size = pivot_magnitude(on_diagonal(a[k * SIZE + k], is_hermitian));
+    const float largest = max(best.magnitude, 0.0f);
     const bool is_zero = size < 0.0f || max(size, largest) == 0.0f;
     uint pivot = k;
     bool is_pair = false;
@@ -431,14 +434,15 @@ kernel void ldl_thread(device T* factors [[buffer(0)]], device int* pivots [[buf
       const uint row = best.row;
       Candidate of_row;
       for (uint j = k; j < row; ++j) {
-        of_row.meet(pivot_size(a[row * SIZE + j]), j);
+        of_row.combine(pivot_magnitude(a[row * SIZE + j]), j);
       }
       for (uint i = row + 1; i < n; ++i) {
-        of_row.meet(pivot_size(a[i * SIZE + row]), i);
+        of_row.combine(pivot_magnitude(a[i * SIZE + row]), i);
       }
-      if (size < kAlpha * largest * (largest / of_row.size)) {
+      if (size < kAlpha * largest * (largest / of_row.magnitude)) {
         pivot = row;
-        is_pair = pivot_size(on_diagonal(a[row * SIZE + row], is_hermitian)) < kAlpha * of_row.size;
+        is_pair = pivot_magnitude(on_diagonal(a[row * SIZE + row], is_hermitian)) <
+                  kAlpha * of_row.magnitude;
       }
     }
     const uint last = is_pair ? k + 1 : k;
@@ -471,8 +475,8 @@ kernel void ldl_thread(device T* factors [[buffer(0)]], device int* pivots [[buf
     a[k * SIZE + k] = d11;
     a[last * SIZE + last] = d22;
     const T d21 = is_pair ? a[last * SIZE + k] : from_real<T>(1.0f);
-    const bool is_whole = !is_zero && is_finite(pivot_size(d11)) && is_finite(pivot_size(d21)) &&
-                          is_finite(pivot_size(d22));
+    const bool is_whole = !is_zero && is_finite(pivot_magnitude(d11)) &&
+                          is_finite(pivot_magnitude(d21)) && is_finite(pivot_magnitude(d22));
     if (!is_whole && info == 0) {
       info = static_cast<int>(k + 1);
     }
@@ -488,8 +492,8 @@ kernel void ldl_thread(device T* factors [[buffer(0)]], device int* pivots [[buf
       if (is_pair) {
         const P x = P::of(own);
         const P y = P::of(other);
-        u[i] = is_left ? block.first_of(x, y, is_hermitian).number() : T(0.0f);
-        v[i] = is_left ? block.second_of(x, y).number() : T(0.0f);
+        u[i] = is_left ? block.first_of(x, y, is_hermitian).scalar() : T(0.0f);
+        v[i] = is_left ? block.second_of(x, y).scalar() : T(0.0f);
       } else {
         u[i] = is_left && !is_zero ? divisor.divide(own) : T(0.0f);
       }
@@ -533,18 +537,18 @@ template <typename T>
 kernel void ldl_order_rows(device T* matrices [[buffer(0)]], device const int* pivots [[buffer(1)]],
                            constant LdlParameters& p [[buffer(2)]],
                            uint2 position [[thread_position_in_grid]]) {
-  device T* const a = matrices + position.y * p.matrix_step + position.x;
+  device T* const a = matrices + position.y * p.matrix_stride + position.x;
   device const int* const own = pivots + int64_t{p.size} * position.y;
   for (uint k = 0; k < p.size;) {
     const bool is_pair = own[k] < 0;
     const uint last = is_pair ? k + 1 : k;
     const uint other = static_cast<uint>(abs(own[k])) - 1;
     if (k > position.x && last < p.size && other < p.size && other != last) {
-      const T moved = a[last * p.row_step];
-      a[last * p.row_step] = a[other * p.row_step];
-      a[other * p.row_step] = moved;
+      const T moved = a[last * p.row_stride];
+      a[last * p.row_stride] = a[other * p.row_stride];
+      a[other * p.row_stride] = moved;
     } else if (k == position.x && is_pair && last < p.size) {
-      a[last * p.row_step] = T(0.0f);  // part of D, not of L
+      a[last * p.row_stride] = T(0.0f);  // part of D, not of L
     }
     k = last + 1;
   }
@@ -557,7 +561,7 @@ kernel void ldl_swap_rows(device float4* matrices [[buffer(0)]],
                           constant LdlParameters& p [[buffer(2)]],
                           device ErrorMessages* errors [[buffer(3)]],
                           uint2 position [[thread_position_in_grid]]) {
-  device float4* const x = matrices + position.y * p.matrix_step + position.x;
+  device float4* const x = matrices + position.y * p.matrix_stride + position.x;
   device const int* const own = pivots + int64_t{p.size} * position.y;
   for (uint done = 0; done < p.size;) {
     const uint k = p.is_backward != 0 ? p.size - 1 - done : done;
@@ -570,9 +574,9 @@ kernel void ldl_swap_rows(device float4* matrices [[buffer(0)]],
       return;
     }
     if (other != row) {
-      const float4 moved = x[row * p.row_step];
-      x[row * p.row_step] = x[other * p.row_step];
-      x[other * p.row_step] = moved;
+      const float4 moved = x[row * p.row_stride];
+      x[row * p.row_stride] = x[other * p.row_stride];
+      x[other * p.row_stride] = moved;
     }
     done += pivot < 0 ? 2 : 1;
   }
@@ -587,33 +591,33 @@ kernel void ldl_solve_blocks(device float4* matrices [[buffer(0)]],
                              constant LdlParameters& of_factors [[buffer(4)]],
                              uint2 position [[thread_position_in_grid]]) {
   typedef Parts<T> P;
-  device float4* const x = matrices + position.y * p.matrix_step + position.x;
-  device const T* const a = factors + position.y * of_factors.matrix_step;
+  device float4* const x = matrices + position.y * p.matrix_stride + position.x;
+  device const T* const a = factors + position.y * of_factors.matrix_stride;
   device const int* const own = pivots + int64_t{p.size} * position.y;
   const bool is_hermitian = p.is_hermitian != 0;
   for (uint k = 0; k < p.size;) {
-    const T d11 = on_diagonal(a[k * of_factors.row_step + k], is_hermitian);
-    float4 first = x[k * p.row_step];
+    const T d11 = on_diagonal(a[k * of_factors.row_stride + k], is_hermitian);
+    float4 first = x[k * p.row_stride];
     if (own[k] > 0 || k + 1 >= p.size) {
       const metalops::Divisor<T> divisor = metalops::divisor_of(d11);
-      x[k * p.row_step] = divisor.divide(first);
+      x[k * p.row_stride] = divisor.divide(first);
       k += 1;
       continue;
     }
-    const T d21 = a[(k + 1) * of_factors.row_step + k];
-    const T d22 = on_diagonal(a[(k + 1) * of_factors.row_step + k + 1], is_hermitian);
+    const T d21 = a[(k + 1) * of_factors.row_stride + k];
+    const T d22 = on_diagonal(a[(k + 1) * of_factors.row_stride + k + 1], is_hermitian);
     // D X = B is X^T D^T = B^T.
     const Block<T> block =
         block_of<T>(P::of(d11), P::of(mirrored(d21, is_hermitian)), P::of(d22), is_hermitian);
-    float4 second = x[(k + 1) * p.row_step];
+    float4 second = x[(k + 1) * p.row_stride];
     for (uint i = 0; i < kColumnsOfPack<T>; ++i) {
       const P b1 = P::of(metalops::column(first, i, T()));
       const P b2 = P::of(metalops::column(second, i, T()));
-      metalops::set_column(first, i, block.first_of(b1, b2, is_hermitian).number());
-      metalops::set_column(second, i, block.second_of(b1, b2).number());
+      metalops::set_column(first, i, block.first_of(b1, b2, is_hermitian).scalar());
+      metalops::set_column(second, i, block.second_of(b1, b2).scalar());
     }
-    x[k * p.row_step] = first;
-    x[(k + 1) * p.row_step] = second;
+    x[k * p.row_stride] = first;
+    x[(k + 1) * p.row_stride] = second;
     k += 2;
   }
 }

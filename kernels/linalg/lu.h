@@ -17,21 +17,21 @@ C10_METAL_CONSTEXPR uint32_t kLuPanelColumns = 32;
 C10_METAL_CONSTEXPR uint32_t kLuTransposed = 1;
 
 struct LuPanelParameters {
-  MatrixSteps input;
-  MatrixSteps output;
-  int64_t pivots_step;  // stride between matrices' pivots
-  uint64_t apart;       // floats in a column, or in each part of a complex one, with padding
-  uint32_t first;       // row and column of the matrix where the panel begins
-  uint32_t rows;        // rows of the panel
+  MatrixStrides input;
+  MatrixStrides output;
+  int64_t pivots_stride;  // between matrices' pivots
+  uint64_t ld;            // floats in a column, or in each part of a complex one, with padding
+  uint32_t first;         // row and column of the matrix where the panel begins
+  uint32_t rows;          // rows of the panel
   uint32_t columns;
   uint32_t steps;  // columns that are factored
   uint32_t is_pivoted;
 };
 
 struct LuSwapParameters {
-  int64_t row_step;
-  int64_t matrix_step;
-  int64_t pivots_step;
+  int64_t row_stride;
+  int64_t matrix_stride;
+  int64_t pivots_stride;
   uint32_t first;  // first of the pivots that are applied
   uint32_t count;
   uint32_t rows;    // rows of the matrix
@@ -42,8 +42,8 @@ struct LuSwapParameters {
 
 // Strides are counted in elements.
 struct LuDeterminantParameters {
-  int64_t matrix_step;
-  int64_t diagonal_step;
+  int64_t matrix_stride;
+  int64_t diagonal_stride;
   uint32_t matrices;
   uint32_t size;
 };

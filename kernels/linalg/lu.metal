@@ -32,43 +32,43 @@ using metalops::kMostSimdgroups;
 using metalops::LuDeterminantParameters;
 using metalops::LuPanelParameters;
 using metalops::LuSwapParameters;
-using metalops::MatrixSteps;
+using metalops::MatrixStrides;
 using metalops::Parts;
-using metalops::pivot_size;
+using metalops::pivot_magnitude;
 using metalops::RowOrder;
 using metalops::SmallMatricesMode;
 using metalops::SmallMatricesParameters;
 using metalops::SmallSystemsParameters;
 using metalops::ThreadColumns;
-using metalops::ThreadPlace;
+using metalops::ThreadCoordinates;
 
 inline bool is_zero(float a) { return a == 0.0f; }
 inline bool is_zero(float2 a) { return a.x == 0.0f && a.y == 0.0f; }
 
 // Loads kWidth columns of a row into planar storage; columns from `count` on become zero.
 template <typename T>
-METAL_FUNC void load_row(device float* x, ulong apart, device const float* from, int64_t step,
+METAL_FUNC void load_row(device float* x, ulong ld, device const float* from, int64_t stride,
                          uint count) {
   typedef Parts<T> P;
 #pragma unroll
   for (uint i = 0; i < P::kWidth; ++i) {
-    P number = P();
+    P element = P();
     if (i < count) {
-      number = P::load(from + i * step * P::kParts, 1);
+      element = P::load(from + i * stride * P::kParts, 1);
     }
-    number.store(x + i * P::kParts * apart, apart);
+    element.store(x + i * P::kParts * ld, ld);
   }
 }
 
 // Stores kWidth columns of a row from planar storage; columns from `count` on are not stored.
 template <typename T>
-METAL_FUNC void store_row(device const float* x, ulong apart, device float* to, int64_t step,
+METAL_FUNC void store_row(device const float* x, ulong ld, device float* to, int64_t stride,
                           uint count) {
   typedef Parts<T> P;
 #pragma unroll
   for (uint i = 0; i < P::kWidth; ++i) {
     if (i < count) {
-      P::load(x + i * P::kParts * apart, apart).store(to + i * step * P::kParts, 1);
+      P::load(x + i * P::kParts * ld, ld).store(to + i * stride * P::kParts, 1);
     }
   }
 }
@@ -77,13 +77,13 @@ METAL_FUNC void store_row(device const float* x, ulong apart, device float* to, 
 // `step` are final, column `step` receives the multiplier, columns right of it are updated (a -= l
 // * u). Returns the magnitude of the updated element.
 template <typename T>
-METAL_FUNC float reduce_number(device float* x, device const float* pivot_row, Parts<T> factor,
-                               ulong apart, uint column, uint step) {
+METAL_FUNC float reduce_element(device float* x, device const float* pivot_row, Parts<T> factor,
+                                ulong ld, uint column, uint step) {
   typedef Parts<T> P;
-  const P old = P::load(x, apart);
-  const P reduced = old.minus_product(factor, P::load(pivot_row, apart));
-  reduced.or_else(factor.or_else(old, column == step), column > step).store(x, apart);
-  return reduced.size();
+  const P old = P::load(x, ld);
+  const P reduced = old.minus_product(factor, P::load(pivot_row, ld));
+  reduced.or_else(factor.or_else(old, column == step), column > step).store(x, ld);
+  return reduced.magnitude();
 }
 
 // Applies a step to four columns from `first` on of such a row. Here and below, columns that a
@@ -92,16 +92,16 @@ METAL_FUNC float reduce_number(device float* x, device const float* pivot_row, P
 // among these.
 template <typename T>
 METAL_FUNC float reduce_four(device float* x, device const float* pivot_row, Parts<T> factor,
-                             ulong apart, uint first, uint step, float next) {
-  const ulong width = Parts<T>::kParts * apart;
+                             ulong ld, uint first, uint step, float next) {
+  const ulong width = Parts<T>::kParts * ld;
   device float* const own = x + first * width;
   device const float* const of_pivot = pivot_row + first * width;
-  const float a = reduce_number<T>(own, of_pivot, factor, apart, first, step);
-  const float b = reduce_number<T>(own + width, of_pivot + width, factor, apart, first + 1, step);
+  const float a = reduce_element<T>(own, of_pivot, factor, ld, first, step);
+  const float b = reduce_element<T>(own + width, of_pivot + width, factor, ld, first + 1, step);
   const float c =
-      reduce_number<T>(own + 2 * width, of_pivot + 2 * width, factor, apart, first + 2, step);
+      reduce_element<T>(own + 2 * width, of_pivot + 2 * width, factor, ld, first + 2, step);
   const float d =
-      reduce_number<T>(own + 3 * width, of_pivot + 3 * width, factor, apart, first + 3, step);
+      reduce_element<T>(own + 3 * width, of_pivot + 3 * width, factor, ld, first + 3, step);
   next = first == step + 1 ? a : next;
   next = first + 1 == step + 1 ? b : next;
   next = first + 2 == step + 1 ? c : next;
@@ -111,29 +111,28 @@ METAL_FUNC float reduce_four(device float* x, device const float* pivot_row, Par
 // Applies a step to a row below the pivot row, in the columns that the step covers. Returns the
 // magnitude of its element in the next column.
 template <typename T>
-METAL_FUNC float reduce_row(device float* x, device const float* pivot_row, ulong apart,
-                            uint step) {
+METAL_FUNC float reduce_row(device float* x, device const float* pivot_row, ulong ld, uint step) {
   typedef Parts<T> P;
-  const ulong width = P::kParts * apart;
-  const P number = P::load(pivot_row + step * width, apart);
-  const P current = P::load(x + step * width, apart);
+  const ulong width = P::kParts * ld;
+  const P pivot = P::load(pivot_row + step * width, ld);
+  const P current = P::load(x + step * width, ld);
   // Below a zero pivot there are only zeros and NaN, unless rows are not interchanged.
-  const P factor = current.or_else(current.divided_by(number), number.is_zero());
-  const float next = reduce_four<T>(x, pivot_row, factor, apart, 0, step, 0.0f);
-  return P::kWidth > 4 ? reduce_four<T>(x, pivot_row, factor, apart, 4, step, next) : next;
+  const P factor = current.or_else(current.divided_by(pivot), pivot.is_zero());
+  const float next = reduce_four<T>(x, pivot_row, factor, ld, 0, step, 0.0f);
+  return P::kWidth > 4 ? reduce_four<T>(x, pivot_row, factor, ld, 4, step, next) : next;
 }
 
 // Solves with the unit lower triangle of `count` steps (xTRSM) for their pivot rows of a column
 // right of them. x, lower: address of the first pivot row in that column and in the steps' first
 // column.
 template <typename T>
-inline void solve_column(device float* x, device const float* lower, ulong apart, uint count) {
+inline void solve_column(device float* x, device const float* lower, ulong ld, uint count) {
   typedef Parts<T> P;
   for (uint k = 0; k + 1 < count; ++k) {
-    const P known = P::load(x + k, apart);
+    const P known = P::load(x + k, ld);
     for (uint i = k + 1; i < count; ++i) {
-      const P factor = P::load(lower + k * P::kParts * apart + i, apart);
-      P::load(x + i, apart).minus_product(factor, known).store(x + i, apart);
+      const P factor = P::load(lower + k * P::kParts * ld + i, ld);
+      P::load(x + i, ld).minus_product(factor, known).store(x + i, ld);
     }
   }
 }
@@ -146,67 +145,67 @@ struct FourFactors {
   Parts<T> c;
   Parts<T> d;
 
-  static FourFactors load(device const float* x, ulong apart) {
+  static FourFactors load(device const float* x, ulong ld) {
     typedef Parts<T> P;
-    const ulong width = P::kParts * apart;
-    return {P::load(x, apart), P::load(x + width, apart), P::load(x + 2 * width, apart),
-            P::load(x + 3 * width, apart)};
+    const ulong width = P::kParts * ld;
+    return {P::load(x, ld), P::load(x + width, ld), P::load(x + 2 * width, ld),
+            P::load(x + 3 * width, ld)};
   }
   // Subtracts the product with a column of four pivot rows. upper: that column.
-  Parts<T> reduce(Parts<T> number, device const float* upper, ulong apart) const {
+  Parts<T> reduce(Parts<T> element, device const float* upper, ulong ld) const {
     typedef Parts<T> P;
-    return number.minus_product(a, P::load(upper, apart))
-        .minus_product(b, P::load(upper + 1, apart))
-        .minus_product(c, P::load(upper + 2, apart))
-        .minus_product(d, P::load(upper + 3, apart));
+    return element.minus_product(a, P::load(upper, ld))
+        .minus_product(b, P::load(upper + 1, ld))
+        .minus_product(c, P::load(upper + 2, ld))
+        .minus_product(d, P::load(upper + 3, ld));
   }
 };
 
 // Updates one element below the pivot rows, in a column right of the steps.
 template <typename T>
-METAL_FUNC void update_number(device float* x, FourFactors<T> first, FourFactors<T> second,
-                              device const float* upper, ulong apart) {
+METAL_FUNC void update_element(device float* x, FourFactors<T> first, FourFactors<T> second,
+                               device const float* upper, ulong ld) {
   typedef Parts<T> P;
-  P number = first.reduce(P::load(x, apart), upper, apart);
+  P element = first.reduce(P::load(x, ld), upper, ld);
   if (P::kWidth > 4) {
-    number = second.reduce(number, upper + 4, apart);
+    element = second.reduce(element, upper + 4, ld);
   }
-  number.store(x, apart);
+  element.store(x, ld);
 }
 
 template <typename T>
 METAL_FUNC void update_four(device float* x, FourFactors<T> first, FourFactors<T> second,
-                            device const float* upper, ulong apart) {
-  const ulong width = Parts<T>::kParts * apart;
-  update_number<T>(x, first, second, upper, apart);
-  update_number<T>(x + width, first, second, upper + width, apart);
-  update_number<T>(x + 2 * width, first, second, upper + 2 * width, apart);
-  update_number<T>(x + 3 * width, first, second, upper + 3 * width, apart);
+                            device const float* upper, ulong ld) {
+  const ulong width = Parts<T>::kParts * ld;
+  update_element<T>(x, first, second, upper, ld);
+  update_element<T>(x + width, first, second, upper + width, ld);
+  update_element<T>(x + 2 * width, first, second, upper + 2 * width, ld);
+  update_element<T>(x + 3 * width, first, second, upper + 3 * width, ld);
 }
 
 // Updates a row below the pivot rows in kWidth columns. upper: the pivot rows there.
 template <typename T>
 METAL_FUNC void update_row(device float* x, device const float* lower, device const float* upper,
-                           ulong apart) {
+                           ulong ld) {
   typedef Parts<T> P;
-  const ulong four = 4 * P::kParts * apart;
-  const FourFactors<T> first = FourFactors<T>::load(lower, apart);
+  const ulong four = 4 * P::kParts * ld;
+  const FourFactors<T> first = FourFactors<T>::load(lower, ld);
   if (P::kWidth > 4) {
-    const FourFactors<T> second = FourFactors<T>::load(lower + four, apart);
-    update_four<T>(x, first, second, upper, apart);
-    update_four<T>(x + four, first, second, upper + four, apart);
+    const FourFactors<T> second = FourFactors<T>::load(lower + four, ld);
+    update_four<T>(x, first, second, upper, ld);
+    update_four<T>(x + four, first, second, upper + four, ld);
   } else {
-    update_four<T>(x, first, first, upper, apart);
+    update_four<T>(x, first, first, upper, ld);
   }
 }
 
 // Swaps two rows of one column.
 template <typename T>
-inline void exchange_rows(device float* column, ulong apart, uint row, uint other) {
+inline void swap_rows(device float* column, ulong ld, uint row, uint other) {
   typedef Parts<T> P;
-  const P moved = P::load(column + row, apart);
-  P::load(column + other, apart).store(column + row, apart);
-  moved.store(column + other, apart);
+  const P moved = P::load(column + row, ld);
+  P::load(column + other, ld).store(column + row, ld);
+  moved.store(column + other, ld);
 }
 
 // xGETF2 of a panel of at most kLuPanelColumns columns, one threadgroup per panel. panels:
@@ -224,9 +223,9 @@ kernel void lu_panel(device float* output [[buffer(0)]], device float* panels [[
                      uint simdgroup [[simdgroup_index_in_threadgroup]],
                      uint simdgroups [[simdgroups_per_threadgroup]]) {
   typedef Parts<T> P;
-  threadgroup float sizes[kMostSimdgroups];
+  threadgroup float magnitudes[kMostSimdgroups];
   threadgroup uint rows[kMostSimdgroups];
-  const ulong width = P::kParts * p.apart;  // stride of columns
+  const ulong width = P::kParts * p.ld;  // stride of columns
   device float* const panel = panels + matrix * (kLuPanelColumns * width);
   device const float* const from = input + matrix * p.input.matrix * P::kParts;
   device float* const to = output + matrix * p.output.matrix * P::kParts;
@@ -234,7 +233,7 @@ kernel void lu_panel(device float* output [[buffer(0)]], device float* panels [[
     device float* const x = panel + column * width;
     device const float* const own = from + column * p.input.column * P::kParts;
     for (uint row = thread_index; row < p.rows; row += threads) {
-      load_row<T>(&x[row], p.apart, own + row * p.input.row * P::kParts, p.input.column,
+      load_row<T>(&x[row], p.ld, own + row * p.input.row * P::kParts, p.input.column,
                   p.columns - column);
     }
   }
@@ -243,12 +242,12 @@ kernel void lu_panel(device float* output [[buffer(0)]], device float* panels [[
     const uint end = first + P::kWidth < p.steps ? first + P::kWidth : p.steps;
     Candidate best;
     for (uint row = first + thread_index; row < p.rows; row += threads) {
-      best.meet(P::load(&x[row], p.apart).size(), row);
+      best.combine(P::load(&x[row], p.ld).magnitude(), row);
     }
     for (uint step = first; step < end; ++step) {
-      best.meet_simdgroup();
+      best.combine_simdgroup();
       if (lane == 0) {
-        sizes[simdgroup] = best.size;
+        magnitudes[simdgroup] = best.magnitude;
         rows[simdgroup] = best.row;
       }
       threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
@@ -256,21 +255,20 @@ kernel void lu_panel(device float* output [[buffer(0)]], device float* panels [[
         if (simdgroups > 1) {
           best = Candidate();
           if (lane < simdgroups) {
-            best.meet(sizes[lane], rows[lane]);
+            best.combine(magnitudes[lane], rows[lane]);
           }
-          best.meet_simdgroup();
+          best.combine_simdgroup();
         }
-        const uint pivot = p.is_pivoted != 0 && best.size > 0.0f ? best.row : step;
+        const uint pivot = p.is_pivoted != 0 && best.magnitude > 0.0f ? best.row : step;
         if (lane == 0) {
-          pivots[matrix * p.pivots_step + step] = static_cast<int>(p.first + pivot + 1);
-          if (P::load(&x[(step - first) * width + pivot], p.apart).is_zero() &&
-              infos[matrix] == 0) {
+          pivots[matrix * p.pivots_stride + step] = static_cast<int>(p.first + pivot + 1);
+          if (P::load(&x[(step - first) * width + pivot], p.ld).is_zero() && infos[matrix] == 0) {
             infos[matrix] = static_cast<int>(p.first + step + 1);
           }
         }
         simdgroup_barrier(mem_flags::mem_device);
         if (lane < p.columns && pivot != step) {
-          exchange_rows<T>(panel + lane * width, p.apart, step, pivot);
+          swap_rows<T>(panel + lane * width, p.ld, step, pivot);
         }
       }
       threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
@@ -278,12 +276,12 @@ kernel void lu_panel(device float* output [[buffer(0)]], device float* panels [[
       // Iterations are independent: each writes a row that no other one reads.
 #pragma clang loop vectorize(assume_safety)
       for (uint row = step + 1 + thread_index; row < p.rows; row += threads) {
-        best.meet(reduce_row<T>(&x[row], x + step, p.apart, step - first), row);
+        best.combine(reduce_row<T>(&x[row], x + step, p.ld, step - first), row);
       }
     }
     threadgroup_barrier(mem_flags::mem_device);
     for (uint column = first + P::kWidth + thread_index; column < p.columns; column += threads) {
-      solve_column<T>(panel + column * width + first, x + first, p.apart, end - first);
+      solve_column<T>(panel + column * width + first, x + first, p.ld, end - first);
     }
     threadgroup_barrier(mem_flags::mem_device);
     for (uint column = first + P::kWidth; column < p.columns; column += P::kWidth) {
@@ -291,7 +289,7 @@ kernel void lu_panel(device float* output [[buffer(0)]], device float* panels [[
       // These iterations are independent, too.
 #pragma clang loop vectorize(assume_safety)
       for (ulong row = end + thread_index; row < p.rows; row += threads) {
-        update_row<T>(&behind[row], x + row, behind + first, p.apart);
+        update_row<T>(&behind[row], x + row, behind + first, p.ld);
       }
     }
   }
@@ -300,7 +298,7 @@ kernel void lu_panel(device float* output [[buffer(0)]], device float* panels [[
     device const float* const x = panel + column * width;
     device float* const own = to + column * p.output.column * P::kParts;
     for (uint row = thread_index; row < p.rows; row += threads) {
-      store_row<T>(&x[row], p.apart, own + row * p.output.row * P::kParts, p.output.column,
+      store_row<T>(&x[row], p.ld, own + row * p.output.row * P::kParts, p.output.column,
                    p.columns - column);
     }
   }
@@ -342,7 +340,7 @@ struct ThreadRows {
     float largest = is_pivoted ? 0.0f : INFINITY;
     uint pivot = STEP;
     for (uint row = STEP; row < SIZE; ++row) {
-      const float size = metalops::sum_of_parts(current<STEP>(row));
+      const float size = metalops::cabs1(current<STEP>(row));
       const bool is_larger = size > largest;
       pivot = is_larger ? row : pivot;
       largest = is_larger ? size : largest;
@@ -358,10 +356,10 @@ struct ThreadRows {
       }
       x[STEP * kPacks + b] = pivot_row;
     }
-    const T number = current<STEP>(STEP);
-    info = is_zero(number) && info == 0 ? static_cast<int>(STEP + 1) : info;
+    const T pivot_element = current<STEP>(STEP);
+    info = is_zero(pivot_element) && info == 0 ? static_cast<int>(STEP + 1) : info;
     const metalops::Divisor<T> divisor =
-        metalops::divisor_of(is_zero(number) ? metalops::from_real<T>(1.0f) : number);
+        metalops::divisor_of(is_zero(pivot_element) ? metalops::from_real<T>(1.0f) : pivot_element);
     for (uint row = STEP + 1; row < SIZE; ++row) {
       const T factor = divisor.divide(current<STEP>(row));
       for (uint b = STEP / kColumns; b < kPacks; ++b) {
@@ -420,14 +418,15 @@ struct LaneRows {
 
   uint row(uint r) const thread { return r * LANES + lane; }
 
-  void load(device const T* matrix, MatrixSteps steps, uint columns) thread {
+  void load(device const T* matrix, MatrixStrides strides, uint columns) thread {
     for (uint r = 0; r < kRows; ++r) {
       for (uint b = 0; b < kPacks; ++b) {
         x[r][b] = float4(0.0f);
         for (uint i = 0; i < kColumns; ++i) {
           const uint column = b * kColumns + i;
           if (row(r) < count && column < columns) {
-            metalops::set_column(x[r][b], i, matrix[row(r) * steps.row + column * steps.column]);
+            metalops::set_column(x[r][b], i,
+                                 matrix[row(r) * strides.row + column * strides.column]);
           }
         }
       }
@@ -435,13 +434,14 @@ struct LaneRows {
     }
   }
 
-  void store(device T* matrix, MatrixSteps steps, uint columns) const thread {
+  void store(device T* matrix, MatrixStrides strides, uint columns) const thread {
     for (uint r = 0; r < kRows; ++r) {
       for (uint b = 0; b < kPacks; ++b) {
         for (uint i = 0; i < kColumns; ++i) {
           const uint column = b * kColumns + i;
           if (row(r) < count && column < columns) {
-            matrix[row(r) * steps.row + column * steps.column] = metalops::column(x[r][b], i, T());
+            matrix[row(r) * strides.row + column * strides.column] =
+                metalops::column(x[r][b], i, T());
           }
         }
       }
@@ -453,7 +453,7 @@ struct LaneRows {
     Candidate result;
     for (uint r = 0; r < kRows; ++r) {
       if (row(r) >= first && row(r) < count) {
-        result.meet(pivot_size(current[r]), row(r));
+        result.combine(pivot_magnitude(current[r]), row(r));
       }
     }
     return result;
@@ -480,9 +480,9 @@ struct LaneRows {
   // row.
   void reduce(uint step, uint pivot, threadgroup const float4* step_row,
               threadgroup const float4* pivot_row) thread {
-    const T number = elements_of<T>(pivot_row)[step];
+    const T pivot_element = elements_of<T>(pivot_row)[step];
     const metalops::Divisor<T> divisor =
-        metalops::divisor_of(is_zero(number) ? metalops::from_real<T>(1.0f) : number);
+        metalops::divisor_of(is_zero(pivot_element) ? metalops::from_real<T>(1.0f) : pivot_element);
     for (uint r = 0; r < kRows; ++r) {
       if (row(r) == step || row(r) == pivot) {
         threadgroup const float4* const moved = row(r) == step ? pivot_row : step_row;
@@ -510,7 +510,7 @@ template <uint LANES>
 inline Candidate best_of_lanes(threadgroup const Candidate* candidates) {
   Candidate result;
   for (uint i = 0; i < LANES; ++i) {
-    result.meet(candidates[i].size, candidates[i].row);
+    result.combine(candidates[i].magnitude, candidates[i].row);
   }
   return result;
 }
@@ -543,15 +543,15 @@ kernel void lu_rows(device T* factors [[buffer(0)]], device int* pivots [[buffer
     candidates[simdgroup][own][rows.lane] = rows.best(step);
     simdgroup_barrier(mem_flags::mem_threadgroup);
     const Candidate best = best_of_lanes<LANES>(candidates[simdgroup][own]);
-    const uint pivot = is_pivoted && best.size > 0.0f ? best.row : step;
+    const uint pivot = is_pivoted && best.magnitude > 0.0f ? best.row : step;
     rows.give(step, pivot, step_rows[simdgroup][own], pivot_rows[simdgroup][own]);
     if (rows.lane == 0 && rows.count != 0) {
       pivots[matrix * steps + step] = static_cast<int>(pivot + 1);
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
     rows.reduce(step, pivot, step_rows[simdgroup][own], pivot_rows[simdgroup][own]);
-    const T number = elements_of<T>(pivot_rows[simdgroup][own])[step];
-    info = is_zero(number) && info == 0 ? static_cast<int>(step + 1) : info;
+    const T pivot_element = elements_of<T>(pivot_rows[simdgroup][own])[step];
+    info = is_zero(pivot_element) && info == 0 ? static_cast<int>(step + 1) : info;
   }
   if (rows.lane == 0 && rows.count != 0) {
     infos[matrix] = info;
@@ -583,12 +583,12 @@ kernel void lu_swap_rows(device float4* matrices [[buffer(0)]],
   constexpr uint kAtOnce = 8;
   threadgroup uint rows[kTogether];
   threadgroup uint others[kTogether];
-  threadgroup uint are_apart[kTogether / kAtOnce];
+  threadgroup uint are_disjoint[kTogether / kAtOnce];
   const uint matrix = group / p.groups;
   const uint first_pack = group % p.groups * threads;
   const uint end_pack = first_pack + threads < p.packs ? first_pack + threads : p.packs;
-  device float4* const x = matrices + matrix * p.matrix_step;
-  device const int* const own = pivots + matrix * p.pivots_step;
+  device float4* const x = matrices + matrix * p.matrix_stride;
+  device const int* const own = pivots + matrix * p.pivots_stride;
   for (uint first = 0; first < p.count; first += kTogether) {
     const uint end = first + kTogether < p.count ? first + kTogether : p.count;
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -599,11 +599,11 @@ kernel void lu_swap_rows(device float4* matrices [[buffer(0)]],
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint part = thread_index; part < kTogether / kAtOnce; part += threads) {
-      are_apart[part] = first + (part + 1) * kAtOnce <= end;
-      for (uint i = part * kAtOnce; i < (part + 1) * kAtOnce && are_apart[part] != 0; ++i) {
+      are_disjoint[part] = first + (part + 1) * kAtOnce <= end;
+      for (uint i = part * kAtOnce; i < (part + 1) * kAtOnce && are_disjoint[part] != 0; ++i) {
         for (uint j = part * kAtOnce; j < (part + 1) * kAtOnce; ++j) {
           if (i != j && (others[i] == rows[j] || others[i] == others[j])) {
-            are_apart[part] = 0;
+            are_disjoint[part] = 0;
           }
         }
       }
@@ -611,19 +611,19 @@ kernel void lu_swap_rows(device float4* matrices [[buffer(0)]],
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint begin = first; begin < end; begin += kAtOnce) {
       const uint known = begin - first;
-      if (are_apart[known / kAtOnce] != 0) {
+      if (are_disjoint[known / kAtOnce] != 0) {
         for (uint pack = first_pack + thread_index; pack < end_pack; pack += threads) {
           float4 here[kAtOnce];
           float4 there[kAtOnce];
 #pragma unroll
           for (uint i = 0; i < kAtOnce; ++i) {
-            here[i] = x[rows[known + i] * p.row_step + pack];
-            there[i] = x[others[known + i] * p.row_step + pack];
+            here[i] = x[rows[known + i] * p.row_stride + pack];
+            there[i] = x[others[known + i] * p.row_stride + pack];
           }
 #pragma unroll
           for (uint i = 0; i < kAtOnce; ++i) {
-            x[rows[known + i] * p.row_step + pack] = there[i];
-            x[others[known + i] * p.row_step + pack] = here[i];
+            x[rows[known + i] * p.row_stride + pack] = there[i];
+            x[others[known + i] * p.row_stride + pack] = here[i];
           }
         }
         continue;
@@ -632,8 +632,8 @@ kernel void lu_swap_rows(device float4* matrices [[buffer(0)]],
         if (others[i] == rows[i]) {
           continue;
         }
-        device float4* const here = x + rows[i] * p.row_step;
-        device float4* const there = x + others[i] * p.row_step;
+        device float4* const here = x + rows[i] * p.row_stride;
+        device float4* const there = x + others[i] * p.row_stride;
         for (uint pack = first_pack + thread_index; pack < end_pack; pack += threads) {
           const float4 moved = here[pack];
           here[pack] = there[pack];
@@ -653,24 +653,26 @@ kernel void lu_solve_thread(
     device const T* given [[buffer(2)]], constant SmallSystemsParameters& p [[buffer(3)]],
     device const int* pivots [[buffer(4)]], device ErrorMessages* errors [[buffer(5)]],
     uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
-  const ThreadPlace place = ThreadPlace::of(metalops::thread_index(position, grid), p);
-  if (place.matrix >= p.matrices) {
+  const ThreadCoordinates coordinates =
+      ThreadCoordinates::of(metalops::thread_index(position, grid), p);
+  if (coordinates.matrix >= p.matrices) {
     return;
   }
-  RowOrder exchanged;
+  RowOrder permutation;
   for (uint row = 0; row < p.rows; ++row) {
-    const int pivot = pivots[place.matrix * p.rows + row];
-    exchanged.exchange(row, row_of_pivot(pivot, row, p.rows, errors));
+    const int pivot = pivots[coordinates.matrix * p.rows + row];
+    permutation.swap(row, row_of_pivot(pivot, row, p.rows, errors));
   }
   const bool is_transposed = (p.mode & metalops::kLuTransposed) != 0;
-  device const T* const own = factors + place.matrix * p.matrix.matrix;
-  auto x = ThreadColumns<T, SIZE>::of(p, place.first);
-  x.load(given + place.in(p.given), p.given, is_transposed ? RowOrder() : exchanged);
+  device const T* const own = factors + coordinates.matrix * p.matrix.matrix;
+  auto x = ThreadColumns<T, SIZE>::of(p, coordinates.first);
+  x.load(given + coordinates.in(p.given), p.given, is_transposed ? RowOrder() : permutation);
   x.conjugate_where(p.is_conjugated != 0);
   x.solve_lower(own, p.matrix, !is_transposed);
   x.solve_upper(own, p.matrix, is_transposed);
   x.conjugate_where(p.is_conjugated != 0);
-  x.store(solutions + place.in(p.solutions), p.solutions, is_transposed ? exchanged : RowOrder());
+  x.store(solutions + coordinates.in(p.solutions), p.solutions,
+          is_transposed ? permutation : RowOrder());
 }
 
 // Returns a / |a|, which is zero for zero and NaN for NaN.
@@ -685,34 +687,35 @@ template <typename T>
 struct Determinant {
   T product = metalops::from_real<T>(1.0f);
   float logarithm = 0.0f;
-  uint exchanges = 0;  // row interchanges: each changes the sign
+  uint interchanges = 0;  // row interchanges: each changes the sign
 
-  // Multiplies diagonal elements, every `apart`-th from `first` on.
+  // Multiplies diagonal elements, every `stride`-th from `first` on.
   void take(device const T* diagonal, device const int* pivots, LuDeterminantParameters p,
-            uint first, uint apart) thread {
-    for (uint i = first; i < p.size; i += apart) {
-      product = metalops::multiply(product, diagonal[i * p.diagonal_step]);
-      exchanges += pivots[i] != static_cast<int>(i + 1);
+            uint first, uint stride) thread {
+    for (uint i = first; i < p.size; i += stride) {
+      product = metalops::multiply(product, diagonal[i * p.diagonal_stride]);
+      interchanges += pivots[i] != static_cast<int>(i + 1);
     }
   }
   void take_logarithms(device const T* diagonal, device const int* pivots,
-                       LuDeterminantParameters p, uint first, uint apart) thread {
-    for (uint i = first; i < p.size; i += apart) {
-      const T number = diagonal[i * p.diagonal_step];
-      product = metalops::multiply(product, sign_of(number));
-      logarithm += precise::log(metalops::magnitude(number));
-      exchanges += pivots[i] != static_cast<int>(i + 1);
+                       LuDeterminantParameters p, uint first, uint stride) thread {
+    for (uint i = first; i < p.size; i += stride) {
+      const T element = diagonal[i * p.diagonal_stride];
+      product = metalops::multiply(product, sign_of(element));
+      logarithm += precise::log(metalops::magnitude(element));
+      interchanges += pivots[i] != static_cast<int>(i + 1);
     }
   }
-  void meet_simdgroup() thread {
+  void combine_simdgroup() thread {
     for (ushort distance = 16; distance != 0; distance /= 2) {
       product = metalops::multiply(product, simd_shuffle_xor(product, distance));
     }
     logarithm = simd_sum(logarithm);
-    exchanges = simd_sum(exchanges);
+    interchanges = simd_sum(interchanges);
   }
   T value() const thread {
-    return metalops::multiply(metalops::from_real<T>(exchanges % 2 == 0 ? 1.0f : -1.0f), product);
+    return metalops::multiply(metalops::from_real<T>(interchanges % 2 == 0 ? 1.0f : -1.0f),
+                              product);
   }
 };
 
@@ -727,7 +730,7 @@ kernel void lu_determinant_thread(device T* determinants [[buffer(0)]],
   const ulong matrix = metalops::thread_index(position, grid);
   if (matrix < p.matrices) {
     Determinant<T> own;
-    own.take(factors + matrix * p.matrix_step, pivots + matrix * p.size, p, 0, 1);
+    own.take(factors + matrix * p.matrix_stride, pivots + matrix * p.size, p, 0, 1);
     determinants[matrix] = own.value();
   }
 }
@@ -743,7 +746,7 @@ kernel void lu_log_determinant_thread(device T* signs [[buffer(0)]],
   const ulong matrix = metalops::thread_index(position, grid);
   if (matrix < p.matrices) {
     Determinant<T> own;
-    own.take_logarithms(factors + matrix * p.matrix_step, pivots + matrix * p.size, p, 0, 1);
+    own.take_logarithms(factors + matrix * p.matrix_stride, pivots + matrix * p.size, p, 0, 1);
     signs[matrix] = own.value();
     logarithms[matrix] = own.logarithm;
   }
@@ -763,8 +766,8 @@ kernel void lu_determinant_simdgroup(device T* determinants [[buffer(0)]],
     return;
   }
   Determinant<T> own;
-  own.take(factors + matrix * p.matrix_step, pivots + matrix * p.size, p, lane, 32);
-  own.meet_simdgroup();
+  own.take(factors + matrix * p.matrix_stride, pivots + matrix * p.size, p, lane, 32);
+  own.combine_simdgroup();
   if (lane == 0) {
     determinants[matrix] = own.value();
   }
@@ -781,8 +784,8 @@ kernel void lu_log_determinant_simdgroup(
     return;
   }
   Determinant<T> own;
-  own.take_logarithms(factors + matrix * p.matrix_step, pivots + matrix * p.size, p, lane, 32);
-  own.meet_simdgroup();
+  own.take_logarithms(factors + matrix * p.matrix_stride, pivots + matrix * p.size, p, lane, 32);
+  own.combine_simdgroup();
   if (lane == 0) {
     signs[matrix] = own.value();
     logarithms[matrix] = own.logarithm;

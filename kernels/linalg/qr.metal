@@ -23,29 +23,29 @@ using namespace metalops;
 
 // ---- packs of a column --------------------------------------------------------------------------
 
-METAL_FUNC int4 places(int first) { return first + int4(0, 1, 2, 3); }
+METAL_FUNC int4 indices(int first) { return first + int4(0, 1, 2, 3); }
 
-// Returns the pack with zeros at and before place k. first: the place of the pack.
+// Returns the pack with zeros at and before row k. first: the first row of the pack.
 template <typename T>
 METAL_FUNC Pack<T> behind(Pack<T> x, int first, int k) {
-  return choose(zero_pack<T>(), x, places(first) > k);
+  return choose(zero_pack<T>(), x, indices(first) > k);
 }
 
-// Returns a pack of the vector v of the reflector that lies below place k of a column.
+// Returns a pack of the vector v of the reflector that lies below row k of a column.
 template <typename T>
 METAL_FUNC Pack<T> of_reflector(Pack<T> x, int first, int k) {
   if (first > k) {
     return x;
   }
-  return choose(behind(x, first, k), all_of(from_real<T>(1.0f)), places(first) == k);
+  return choose(behind(x, first, k), all_of(from_real<T>(1.0f)), indices(first) == k);
 }
 
-// Returns a pack of the column after its reflection: v below place k, beta at it; elements above it
+// Returns a pack of the column after its reflection: v below row k, beta at it; elements above it
 // stay.
 template <typename T>
 METAL_FUNC Pack<T> reflected(Pack<T> x, Pack<T> v, int first, int k, float beta) {
-  const Pack<T> lower = choose(v, x, places(first) < k);
-  return choose(lower, all_of(from_real<T>(beta)), places(first) == k);
+  const Pack<T> lower = choose(v, x, indices(first) < k);
+  return choose(lower, all_of(from_real<T>(beta)), indices(first) == k);
 }
 
 // Returns v of a reflector, from elements of x.
@@ -59,7 +59,7 @@ METAL_FUNC Pack<T> multiplied(Pack<T> x, Reflector<T> reflector, T factor) {
 
 // ---- small matrices -----------------------------------------------------------------------------
 
-// Makes the reflector of column x below place k, applies it to x, and returns its tau. v: receives
+// Makes the reflector of column x below row k, applies it to x, and returns its tau. v: receives
 // its vector, to be written out; in memory of a thread or of a threadgroup.
 template <typename T, uint Rows, typename V>
 inline T reflect(thread Pack<T> (&x)[Rows / 4], V v, int k) {
@@ -231,19 +231,19 @@ kernel void qr_vectors(device T* vectors [[buffer(0)]], device const T* matrices
   // as many zeros.
   const bool are_rows = p.element_stride != 1;
   const uint first = (index - matrix * threads) * (are_rows ? 1 : Vectors);
-  const uint step_of_places = are_rows ? threads : 1;
+  const uint index_stride = are_rows ? threads : 1;
   const int size = p.size;
   Pack<T> x[Vectors][kPacks];
   for (uint n = 0; n < Vectors; ++n) {
-    const uint place = first + n * step_of_places;
-    device const T* vector = vectors + matrix * p.matrix_stride + place * p.vector_stride;
+    const uint vector_index = first + n * index_stride;
+    device const T* vector = vectors + matrix * p.matrix_stride + vector_index * p.vector_stride;
     for (int b = 0; b < kPacks; ++b) {
       x[n][b] = zero_pack<T>();
       for (int e = 0; e < 4; ++e) {
         const int i = 4 * b + e;
         if (p.is_identity != 0) {
-          set_element(x[n][b], e, from_real<T>(i == int(place) ? 1.0f : 0.0f));
-        } else if (i < size && place < p.count) {
+          set_element(x[n][b], e, from_real<T>(i == int(vector_index) ? 1.0f : 0.0f));
+        } else if (i < size && vector_index < p.count) {
           set_element(x[n][b], e, vector[i * p.element_stride]);
         }
       }
@@ -253,7 +253,7 @@ kernel void qr_vectors(device T* vectors [[buffer(0)]], device const T* matrices
     }
   }
   const int count = p.taus;
-  const int last = first + (Vectors - 1) * step_of_places;
+  const int last = first + (Vectors - 1) * index_stride;
   for (int step = 0; step < count; ++step) {
     const int k = p.is_adjoint != 0 ? step : count - 1 - step;
     if (p.is_identity != 0 && k > last) {
@@ -287,14 +287,14 @@ kernel void qr_vectors(device T* vectors [[buffer(0)]], device const T* matrices
     }
   }
   for (uint n = 0; n < Vectors; ++n) {
-    const uint place = first + n * step_of_places;
-    device T* vector = vectors + matrix * p.matrix_stride + place * p.vector_stride;
+    const uint vector_index = first + n * index_stride;
+    device T* vector = vectors + matrix * p.matrix_stride + vector_index * p.vector_stride;
     for (int b = 0; b < kPacks; ++b) {
       if (p.is_conjugated != 0) {
         x[n][b] = conjugate(x[n][b]);
       }
       for (int e = 0; e < 4; ++e) {
-        if (4 * b + e < size && place < p.count) {
+        if (4 * b + e < size && vector_index < p.count) {
           vector[(4 * b + e) * p.element_stride] = element(x[n][b], e);
         }
       }
@@ -318,7 +318,7 @@ struct PanelColumn {
   int rows;
   int lane;
 
-  // Accumulates the extent of the elements behind place k.
+  // Accumulates the extent of the elements behind row k.
   Extent extent_behind(int k, Extent extent) const {
     float4 squares = float4(0.0f);
     float4 largest = float4(0.0f);
@@ -341,7 +341,7 @@ struct PanelColumn {
     return extent;
   }
 
-  // Makes the reflector: leaves its v behind place k and beta at it. Returns its tau.
+  // Makes the reflector: leaves its v behind row k and beta at it. Returns its tau.
   T reflect(int k) const {
     Extent extent = extent_behind(k, Extent::none());
     if (extent.is_rough()) {
@@ -364,7 +364,7 @@ struct PanelColumn {
   }
 
   // xLARF: multiplies this column, and those behind it up to `count` columns, by H^H. v: the column
-  // that has the reflector behind place k.
+  // that has the reflector behind row k.
   void multiply_by(device const T* v, int k, T tau, int64_t stride, int count) const {
     Pack<T> sums[kTogether];
     for (int n = 0; n < kTogether; ++n) {
@@ -499,7 +499,7 @@ kernel void qr_triangle(device T* triangles [[buffer(0)]], device const T* gram 
   device const T* tau = taus + matrix * p.taus + p.first;
   Pack<T> rest[kQrPanel / 4];
   for (uint b = 0; b < kQrPanel / 4; ++b) {
-    rest[b] = choose(zero_pack<T>(), all_of(from_real<T>(1.0f)), places(4 * b) == int(row));
+    rest[b] = choose(zero_pack<T>(), all_of(from_real<T>(1.0f)), indices(4 * b) == int(row));
   }
   for (uint b = 0; b < kQrPanel / 4; ++b) {
     for (uint e = 0; e < 4; ++e) {

@@ -37,7 +37,7 @@ struct Strided {
 template <typename T, int SIZE>
 struct Bidiagonal {
   float diagonal[SIZE];
-  float beside[SIZE];
+  float superdiagonal[SIZE];
   T left[SIZE];
   T right[SIZE];
 };
@@ -88,7 +88,7 @@ inline void make_right_reflector(int k, int used, Result result, Shared step) {
   step->row_factor = factor;
   step->overlap = conjugate(elements_of<T>(&step->shares[0])[k + 1]) + multiply(overlap, factor);
   result->right[k] = made.tau;
-  result->beside[k] = made.beta;
+  result->superdiagonal[k] = made.beta;
 }
 
 // xGEBD2: reduces the matrix. Column k of `packs` then holds the vector of left reflector k, which
@@ -204,8 +204,8 @@ inline void store(Columns packs, RightColumns right, Floats diagonal, Order orde
     const float sign = diagonal[order[i]] < 0.0f ? -1.0f : 1.0f;
     for (int j = 0; j < n; ++j) {
       const T element = conjugate(column[j]) * sign;
-      const int place = j * n + i;
-      to_adjoint[place] = is_finite ? element : from_real<T>(NAN);
+      const int offset = j * n + i;
+      to_adjoint[offset] = is_finite ? element : from_real<T>(NAN);
     }
   }
 }
@@ -241,7 +241,7 @@ kernel void svd_thread(device float* values [[buffer(0)]], device T* u [[buffer(
   }
   BidiagonalIteration iteration = {0, 0, 0, 0, 0, 0.0f};
   while (true) {
-    const Sweep sweep = next_sweep(&result.diagonal[0], &result.beside[0], n, iteration,
+    const Sweep sweep = next_sweep(&result.diagonal[0], &result.superdiagonal[0], n, iteration,
                                    &rotations[0], &right_rotations[0]);
     if (sweep.count == 0) {
       break;
@@ -260,18 +260,18 @@ kernel void svd_thread(device float* values [[buffer(0)]], device T* u [[buffer(
 
 // ---- at most 64 rows, one simdgroup per matrix --------------------------------------------------
 
-// The place of V: threadgroup memory if there is room, otherwise device memory.
+// The memory of V: threadgroup memory if there is room, otherwise device memory.
 template <bool HAS_ROOM>
 struct Room {
   typedef Simdgroup Team;
-  static threadgroup float4* place(threadgroup float4* here, device float4*, int64_t) {
+  static threadgroup float4* memory(threadgroup float4* here, device float4*, int64_t) {
     return here;
   }
 };
 template <>
 struct Room<false> {
   typedef SimdgroupOfDevice Team;
-  static device float4* place(threadgroup float4*, device float4* kept, int64_t offset) {
+  static device float4* memory(threadgroup float4*, device float4* kept, int64_t offset) {
     return kept + offset;
   }
 };
@@ -303,7 +303,7 @@ kernel void svd_simdgroup(device float* values [[buffer(0)]], device T* u [[buff
   const int used = padded / ColumnPacks<T>::kRows;
   // Without vectors, `kept` has no room for V.
   const int64_t of_kept = p.with_vectors ? int64_t(group) * SIZE * L::kStride : 0;
-  const auto right = Room<HAS_ROOM>::place(&of_right[0], kept, of_kept);
+  const auto right = Room<HAS_ROOM>::memory(&of_right[0], kept, of_kept);
   bool is_finite;
   const int exponent = load_columns<T, Team, SIZE>(
       &packs[0], lane, n, Strided<T>{input + matrix * p.next_matrix, p}, is_finite);
@@ -320,7 +320,7 @@ kernel void svd_simdgroup(device float* values [[buffer(0)]], device T* u [[buff
       int done = 0;
       int last = 1;
       while (last > 0 && done < kSweeps && room + n <= kRotations) {
-        const Sweep sweep = next_sweep(&result.diagonal[0], &result.beside[0], n, iteration,
+        const Sweep sweep = next_sweep(&result.diagonal[0], &result.superdiagonal[0], n, iteration,
                                        &rotations[room], &right_rotations[room]);
         last = sweep.count;
         if (last > 0) {
@@ -334,15 +334,15 @@ kernel void svd_simdgroup(device float* values [[buffer(0)]], device T* u [[buff
     count = sweep_count;
     if (p.with_vectors) {
       for (int i = lane; i < 2 * used; i += Team::kLanes) {
-        int place = 0;
+        int offset = 0;
         for (int done = 0; done < count; ++done) {
           const Sweep sweep = sweeps[done];
           if (i < used) {
-            apply_sweep<float4>(&packs[i], L::kStride, sweep, &rotations[place]);
+            apply_sweep<float4>(&packs[i], L::kStride, sweep, &rotations[offset]);
           } else {
-            apply_sweep<float4>(right + (i - used), L::kStride, sweep, &right_rotations[place]);
+            apply_sweep<float4>(right + (i - used), L::kStride, sweep, &right_rotations[offset]);
           }
-          place += sweep.count;
+          offset += sweep.count;
         }
       }
     }

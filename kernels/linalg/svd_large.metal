@@ -126,9 +126,9 @@ kernel void svd_large_column(
       }
       PackSum<T> known = {};
       for (int k = 0; k < last; ++k) {
-        const int place = k * p.stride + i;
-        known.add(v[place], shares[2 * k]);
-        known.add(x[place], shares[2 * k + 1]);
+        const int offset = k * p.stride + i;
+        known.add(v[offset], shares[2 * k]);
+        known.add(x[offset], shares[2 * k + 1]);
       }
       if (last < done) {
         known.add(v[last * p.stride + i], shares[2 * last]);
@@ -144,9 +144,9 @@ kernel void svd_large_column(
   for (int i = first + lane; i < used; i += lanes) {
     PackSum<T> known = {};
     for (int k = 0; k < done; ++k) {
-      const int place = k * p.stride + i;
-      known.add(v[place], conjugate(elements_of<T>(y + k * p.stride)[c]));
-      known.add(x[place], conjugate(elements_of<T>(u + k * p.stride)[c]));
+      const int offset = k * p.stride + i;
+      known.add(v[offset], conjugate(elements_of<T>(y + k * p.stride)[c]));
+      known.add(x[offset], conjugate(elements_of<T>(u + k * p.stride)[c]));
     }
     if (done < others) {
       known.add(x[done * p.stride + i], conjugate(elements_of<T>(u + done * p.stride)[c]));

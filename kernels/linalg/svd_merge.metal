@@ -34,9 +34,9 @@ constant constexpr float kNoValue = -1.0f;
 
 // The result of deflating a merge.
 struct Deflation {
-  int kept;      // poles that are not deflated
-  int on_right;  // rotations of right vectors only, which are the first ones
-  int turned;    // rotations
+  int kept;            // poles that are not deflated
+  int on_right;        // rotations of right vectors only, which are the first ones
+  int rotation_count;  // rotations
 };
 
 // Sorts a merge's poles. The first of the m poles is that of the row between the blocks, zero; the
@@ -56,7 +56,7 @@ kernel void svd_merge_sort(device float* poles [[buffer(0)]], device float* z [[
   const int n = merge.size();
   const int column = int(position.x) - merge.begin;
   const int between = p.block - 1;
-  device const float* const value = values + merge.place;
+  device const float* const value = values + merge.offset;
   const float pole = column == between ? 0.0f : value[column];
   int rank = column == between ? 0 : 1;
   if (column == n - 1) {
@@ -69,23 +69,23 @@ kernel void svd_merge_sort(device float* poles [[buffer(0)]], device float* z [[
   }
   const int64_t row = merge.matrix * p.size + merge.middle - 1;
   const int64_t all = int64_t(p.matrices) * p.size;
-  const float2 end = ends[merge.place + column];
+  const float2 end = ends[merge.offset + column];
   const bool is_above = column < p.block;
-  tips[merge.place + column] = is_above ? float2(end.x, 0.0f) : float2(0.0f, end.y);
-  poles[merge.place + rank] = pole;
-  z[merge.place + rank] = is_above ? bidiagonals[row] * end.y : bidiagonals[all + row] * end.x;
-  columns[merge.place + rank] = column;
+  tips[merge.offset + column] = is_above ? float2(end.x, 0.0f) : float2(0.0f, end.y);
+  poles[merge.offset + rank] = pole;
+  z[merge.offset + rank] = is_above ? bidiagonals[row] * end.y : bidiagonals[all + row] * end.x;
+  columns[merge.offset + rank] = column;
 }
 
 // Rotates two right vectors such that the second one's element of z becomes zero; returns the first
 // one's.
-inline float turn_onto_first(device float2* tips, int2 pair, float first, float second,
-                             device float2* rotation) {
+inline float rotate_onto_first(device float2* tips, int2 pair, float first, float second,
+                               device float2* rotation) {
   float c;
   float s;
   const float length = rotation_of(first, second, c, s);
   *rotation = float2(c, s);
-  turn_tips(tips, pair, float2(c, s));
+  rotate_tips(tips, pair, float2(c, s));
   return length;
 }
 
@@ -104,26 +104,26 @@ kernel void svd_merge_deflate(
     return;
   }
   const int n = merge.size();
-  device float* const pole = poles + merge.place;
-  device float* const weight = z + merge.place;
-  device float2* const tips = all_tips + merge.place;
-  device int* const column = columns + merge.place;
-  device float* const value = values + merge.place;
-  device int* const aside = put_aside + merge.place;
-  device float2* const rotation = rotations + merge.place;
-  device int2* const pair = rotated + merge.place;
+  device float* const pole = poles + merge.offset;
+  device float* const weight = z + merge.offset;
+  device float2* const tips = all_tips + merge.offset;
+  device int* const column = columns + merge.offset;
+  device float* const value = values + merge.offset;
+  device int* const aside = put_aside + merge.offset;
+  device float2* const rotation = rotations + merge.offset;
+  device int2* const pair = rotated + merge.offset;
   const float tolerance = 8.0f * kEpsilon * scales[merge.matrix];
   const int first_column = column[0];
   float first = weight[0];
   int kept = 1;
   int deflated = 0;
-  int turned = 0;
+  int rotation_count = 0;
   if (weight[n - 1] != 0.0f) {
     pair[0] = int2(first_column, column[n - 1]);
-    first = turn_onto_first(tips, pair[0], first, weight[n - 1], rotation);
-    turned = 1;
+    first = rotate_onto_first(tips, pair[0], first, weight[n - 1], rotation);
+    rotation_count = 1;
   }
-  int on_right = turned;
+  int on_right = rotation_count;
   bool has_last = false;  // that may still be deflated
   float last_pole = 0.0f;
   float last_weight = 0.0f;
@@ -138,9 +138,10 @@ kernel void svd_merge_deflate(
       continue;
     }
     if (this_pole <= tolerance) {
-      pair[turned] = int2(first_column, this_column);
-      first = turn_onto_first(tips, pair[turned], first, this_weight, rotation + turned);
-      on_right = ++turned;
+      pair[rotation_count] = int2(first_column, this_column);
+      first = rotate_onto_first(tips, pair[rotation_count], first, this_weight,
+                                rotation + rotation_count);
+      on_right = ++rotation_count;
       value[deflated] = 0.0f;
       aside[deflated++] = this_column;
       continue;
@@ -150,10 +151,10 @@ kernel void svd_merge_deflate(
       const float c = this_weight / length;
       const float s = -last_weight / length;
       if (abs((this_pole - last_pole) * c * s) <= tolerance) {
-        rotation[turned] = float2(c, s);
-        pair[turned] = int2(last_column, this_column);
-        turn_tips(tips, pair[turned], rotation[turned]);
-        ++turned;
+        rotation[rotation_count] = float2(c, s);
+        pair[rotation_count] = int2(last_column, this_column);
+        rotate_tips(tips, pair[rotation_count], rotation[rotation_count]);
+        ++rotation_count;
         value[deflated] = last_pole * c * c + this_pole * s * s;
         aside[deflated++] = last_column;
         this_pole = last_pole * s * s + this_pole * c * c;
@@ -180,7 +181,7 @@ kernel void svd_merge_deflate(
     value[i] = value[i - kept];
   }
   value[n - 1] = kNoValue;
-  deflations[merge.place] = {kept, on_right, turned};
+  deflations[merge.offset] = {kept, on_right, rotation_count};
 }
 
 // ---- the secular equation -----------------------------------------------------------------------
@@ -230,18 +231,18 @@ kernel void svd_merge_roots(device float* roots [[buffer(0)]], device int* origi
   if (merge.is_one_block()) {
     return;
   }
-  const int n = deflations[merge.place].kept;
+  const int n = deflations[merge.offset].kept;
   const int index = int(position.x) - merge.begin;
   if (index >= n) {
     return;
   }
-  device const float* const pole = poles + merge.place;
-  device const float* const weight = z + merge.place;
+  device const float* const pole = poles + merge.offset;
+  device const float* const weight = z + merge.offset;
   if (n == 1) {
     const float value = abs(weight[0]);
-    roots[merge.place] = value;
-    origins[merge.place] = 0;
-    values[merge.place] = merge.middle > p.values ? kNoValue : value;
+    roots[merge.offset] = value;
+    origins[merge.offset] = 0;
+    values[merge.offset] = merge.middle > p.values ? kNoValue : value;
     return;
   }
   const bool is_last = index == n - 1;
@@ -302,9 +303,9 @@ kernel void svd_merge_roots(device float* roots [[buffer(0)]], device int* origi
     }
     x = next;
   }
-  roots[merge.place + index] = x;
-  origins[merge.place + index] = origin;
-  values[merge.place + index] = from + x;
+  roots[merge.offset + index] = x;
+  origins[merge.offset + index] = origin;
+  values[merge.offset + index] = from + x;
 }
 
 // xLASD3, first half: computes the z for which the roots are exact. One thread per element.
@@ -317,14 +318,14 @@ kernel void svd_merge_weights(
   if (merge.is_one_block()) {
     return;
   }
-  const int n = deflations[merge.place].kept;
+  const int n = deflations[merge.offset].kept;
   const int index = int(position.x) - merge.begin;
   if (index >= n) {
     return;
   }
-  device const float* const pole = poles + merge.place;
-  device const float* const root = roots + merge.place;
-  device const int* const origin = origins + merge.place;
+  device const float* const pole = poles + merge.offset;
+  device const float* const root = roots + merge.offset;
+  device const int* const origin = origins + merge.offset;
   const float here = pole[index];
   float product = squared_distance(here, pole[origin[index]], root[index]);
   for (int i = 0; i < n; ++i) {
@@ -333,7 +334,7 @@ kernel void svd_merge_weights(
           squared_distance(here, pole[origin[i]], root[i]) / ((here - pole[i]) * (here + pole[i]));
     }
   }
-  weights[merge.place + index] = copysign(precise::sqrt(abs(product)), z[merge.place + index]);
+  weights[merge.offset + index] = copysign(precise::sqrt(abs(product)), z[merge.offset + index]);
 }
 
 // xLASD3, second half: computes the first and last elements of the right vectors of the merged
@@ -362,22 +363,22 @@ kernel void svd_merge_vectors(
     }
     return;
   }
-  const Deflation deflation = deflations[merge.place];
+  const Deflation deflation = deflations[merge.offset];
   const int n = deflation.kept;
-  device const int* const column = columns + merge.place;
-  device const float2* const tips = all_tips + merge.place;
+  device const int* const column = columns + merge.offset;
+  device const float2* const tips = all_tips + merge.offset;
   if (index >= n || n == 1) {
-    const float sign = index < n ? copysign(1.0f, weights[merge.place]) : 1.0f;
-    ends[merge.place + index] = sign * tips[column[index]];
+    const float sign = index < n ? copysign(1.0f, weights[merge.offset]) : 1.0f;
+    ends[merge.offset + index] = sign * tips[column[index]];
     if (p.with_vectors) {
       left[column[index] * line] = 1.0f;
       right[column[index] * line] = sign;
     }
   } else {
-    device const float* const pole = poles + merge.place;
-    device const float* const weight = weights + merge.place;
-    const float from = pole[origins[merge.place + index]];
-    const float root = roots[merge.place + index];
+    device const float* const pole = poles + merge.offset;
+    device const float* const weight = weights + merge.offset;
+    const float from = pole[origins[merge.offset + index]];
+    const float root = roots[merge.offset + index];
     float squares_of_left = 0.0f;
     float squares_of_right = 0.0f;
     float2 end(0.0f);
@@ -394,18 +395,18 @@ kernel void svd_merge_vectors(
     }
     const float length_of_left = precise::sqrt(squares_of_left);
     const float length_of_right = precise::sqrt(squares_of_right);
-    ends[merge.place + index] = end / length_of_right;
+    ends[merge.offset + index] = end / length_of_right;
     for (int i = 0; i < n && p.with_vectors; ++i) {
       left[column[i] * line] /= length_of_left;
       right[column[i] * line] /= length_of_right;
     }
   }
-  for (int i = deflation.turned - 1; i >= 0 && p.with_vectors; --i) {
-    const float2 rotation = rotations[merge.place + i];
-    const int2 pair = rotated[merge.place + i] * line;
-    turn_back(right, pair, rotation);
+  for (int i = deflation.rotation_count - 1; i >= 0 && p.with_vectors; --i) {
+    const float2 rotation = rotations[merge.offset + i];
+    const int2 pair = rotated[merge.offset + i] * line;
+    rotate_back(right, pair, rotation);
     if (i >= deflation.on_right) {
-      turn_back(left, pair, rotation);
+      rotate_back(left, pair, rotation);
     }
   }
 }

@@ -14,12 +14,12 @@ C10_METAL_CONSTEXPR uint32_t kTrianglePacks = 2;  // packs of columns per thread
 
 // The elements of triangles in threadgroup memory: blocks of rows, each up to the diagonal of its
 // last row.
-C10_METAL_CONSTEXPR uint32_t kTriangleNumbers =
+C10_METAL_CONSTEXPR uint32_t kTriangleElements =
     kTriangleRows * (kTriangleRows + kTriangleBlockRows) / 2;
 inline uint32_t filled_rows(uint32_t rows) {
   return (rows + kTriangleBlockRows - 1) / kTriangleBlockRows * kTriangleBlockRows;
 }
-inline uint32_t numbers_of_triangle(uint32_t rows) {
+inline uint32_t elements_of_triangle(uint32_t rows) {
   return filled_rows(rows) * (filled_rows(rows) + kTriangleBlockRows) / 2;
 }
 

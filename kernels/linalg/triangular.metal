@@ -13,11 +13,11 @@
 #include <kernels/linalg/common/thread_columns.h>
 #include <kernels/linalg/triangular.h>
 using namespace metal;
-using metalops::kTriangleNumbers;
-using metalops::numbers_of_triangle;
+using metalops::elements_of_triangle;
+using metalops::kTriangleElements;
 using metalops::RowOrder;
 using metalops::SmallSystemsParameters;
-using metalops::ThreadPlace;
+using metalops::ThreadCoordinates;
 using metalops::TriangularParameters;
 
 constant constexpr uint kPacks = metalops::kTrianglePacks;
@@ -26,14 +26,14 @@ constant constexpr uint kRows = metalops::kTriangleBlockRows;
 // Loads kRows elements of a column, or of a row up to its diagonal's block, into the column-major
 // storage of a row block in threadgroup memory. Out-of-range indices are clamped.
 template <typename T>
-inline void load_numbers(threadgroup T* to, uint to_step, device const T* from, int64_t from_step,
-                         uint last, bool is_conjugated) {
-  T numbers[kRows];
+inline void load_elements(threadgroup T* to, uint to_stride, device const T* from,
+                          int64_t from_stride, uint last, bool is_conjugated) {
+  T elements[kRows];
   for (uint i = 0; i < kRows; ++i) {
-    numbers[i] = from[min(i, last) * from_step];
+    elements[i] = from[min(i, last) * from_stride];
   }
   for (uint i = 0; i < kRows; ++i) {
-    to[i * to_step] = is_conjugated ? metalops::conjugate(numbers[i]) : numbers[i];
+    to[i * to_stride] = is_conjugated ? metalops::conjugate(elements[i]) : elements[i];
   }
 }
 
@@ -47,16 +47,16 @@ inline void load_line(threadgroup T* triangle, device const T* matrix,
   if (p.matrix_column == 1 || p.matrix_column == -1) {
     device const T* const column = matrix + min(line, last) * p.matrix_column;
     for (uint first = own_block; first < p.size; first += kRows) {
-      load_numbers<T>(triangle + numbers_of_triangle(first) + line * kRows, 1,
-                      column + first * p.matrix_row, p.matrix_row, last - first,
-                      p.is_conjugated != 0);
+      load_elements<T>(triangle + elements_of_triangle(first) + line * kRows, 1,
+                       column + first * p.matrix_row, p.matrix_row, last - first,
+                       p.is_conjugated != 0);
     }
   } else {
     device const T* const row = matrix + min(line, last) * p.matrix_row;
-    threadgroup T* const to = triangle + numbers_of_triangle(own_block) + line % kRows;
+    threadgroup T* const to = triangle + elements_of_triangle(own_block) + line % kRows;
     for (uint first = 0; first <= own_block; first += kRows) {
-      load_numbers<T>(to + first * kRows, kRows, row + first * p.matrix_column, p.matrix_column,
-                      last - first, p.is_conjugated != 0);
+      load_elements<T>(to + first * kRows, kRows, row + first * p.matrix_column, p.matrix_column,
+                       last - first, p.is_conjugated != 0);
     }
   }
 }
@@ -135,7 +135,7 @@ struct Columns<float2> {
 // Forward substitution of a thread's columns. next: packs from the first pack of columns to the
 // second.
 template <typename T>
-inline void substitute(device float4* x, int64_t step, uint next, threadgroup const T* triangle,
+inline void substitute(device float4* x, int64_t stride, uint next, threadgroup const T* triangle,
                        uint size, bool is_unit) {
   for (uint first = 0; first < size; first += kRows) {
     // Rows past the end are clamped to the last one, and are not stored.
@@ -143,11 +143,11 @@ inline void substitute(device float4* x, int64_t step, uint next, threadgroup co
     Columns<T> block[kRows];
 #pragma unroll
     for (uint i = 0; i < kRows; ++i) {
-      block[i].load(x + (first + min(i, last)) * step, next);
+      block[i].load(x + (first + min(i, last)) * stride, next);
     }
     for (uint j = 0; j < first; ++j) {
       Columns<T> known;
-      known.load(x + j * step, next);
+      known.load(x + j * stride, next);
 #pragma unroll
       for (uint i = 0; i < kRows; ++i) {
         block[i].subtract_product(triangle[i], known);
@@ -168,7 +168,7 @@ inline void substitute(device float4* x, int64_t step, uint next, threadgroup co
 #pragma unroll
     for (uint i = 0; i < kRows; ++i) {
       if (i <= last) {
-        block[i].store(x + (first + i) * step, next);
+        block[i].store(x + (first + i) * stride, next);
       }
     }
   }
@@ -182,15 +182,15 @@ kernel void triangular_solve(device float4* columns [[buffer(0)]],
                              uint group [[threadgroup_position_in_grid]],
                              uint thread_index [[thread_index_in_threadgroup]],
                              uint threads [[threads_per_threadgroup]]) {
-  threadgroup T triangles[kTriangleNumbers];
-  const uint numbers = numbers_of_triangle(p.size);
+  threadgroup T triangles[kTriangleElements];
+  const uint elements = elements_of_triangle(p.size);
   const uint groups_of_row = (p.packs + p.group_packs - 1) / p.group_packs;
   const uint first_matrix = group / groups_of_row * p.group_matrices;
   const uint matrices = min(p.group_matrices, p.matrices - first_matrix);
   const uint lines = metalops::filled_rows(p.size);
   for (uint i = thread_index; i < matrices * lines; i += threads) {
     const uint own = i / lines;
-    load_line<T>(&triangles[own * numbers],
+    load_line<T>(&triangles[own * elements],
                  matrix + p.matrix_start + (first_matrix + own) * p.matrix_batch, p, i % lines);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -200,7 +200,7 @@ kernel void triangular_solve(device float4* columns [[buffer(0)]],
       group % groups_of_row * p.group_packs + thread_index % threads_of_matrix * kPacks;
   if (own < matrices && pack < p.packs) {
     substitute<T>(columns + p.columns_start + (first_matrix + own) * p.columns_batch + pack,
-                  p.columns_row, min(1u, p.packs - 1 - pack), &triangles[own * numbers], p.size,
+                  p.columns_row, min(1u, p.packs - 1 - pack), &triangles[own * elements], p.size,
                   p.is_unit != 0);
   }
 }
@@ -213,14 +213,15 @@ kernel void triangular_thread(device T* solutions [[buffer(0)]],
                               constant SmallSystemsParameters& p [[buffer(3)]],
                               uint2 position [[thread_position_in_grid]],
                               uint2 grid [[threads_per_grid]]) {
-  const ThreadPlace place = ThreadPlace::of(metalops::thread_index(position, grid), p);
-  if (place.matrix >= p.matrices) {
+  const ThreadCoordinates coordinates =
+      ThreadCoordinates::of(metalops::thread_index(position, grid), p);
+  if (coordinates.matrix >= p.matrices) {
     return;
   }
   const bool is_unit = (p.mode & metalops::kUnitTriangle) != 0;
-  device const T* const own = matrix + place.matrix * p.matrix.matrix;
-  auto x = metalops::ThreadColumns<T, SIZE>::of(p, place.first);
-  x.load(given + place.in(p.given), p.given, RowOrder());
+  device const T* const own = matrix + coordinates.matrix * p.matrix.matrix;
+  auto x = metalops::ThreadColumns<T, SIZE>::of(p, coordinates.first);
+  x.load(given + coordinates.in(p.given), p.given, RowOrder());
   x.conjugate_where(p.is_conjugated != 0);
   if ((p.mode & metalops::kUpperTriangle) != 0) {
     x.solve_upper(own, p.matrix, is_unit);
@@ -228,7 +229,7 @@ kernel void triangular_thread(device T* solutions [[buffer(0)]],
     x.solve_lower(own, p.matrix, is_unit);
   }
   x.conjugate_where(p.is_conjugated != 0);
-  x.store(solutions + place.in(p.solutions), p.solutions, RowOrder());
+  x.store(solutions + coordinates.in(p.solutions), p.solutions, RowOrder());
 }
 
 #define REGISTER_TRIANGULAR(T) REGISTER_KERNEL("triangular_solve_" #T, triangular_solve, T)

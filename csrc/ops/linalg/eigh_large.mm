@@ -38,7 +38,7 @@ class Reduction {
     exponents_ = at::empty({batch_}, infos.options());
     matrices_ = at::empty({batch_, n_, row_}, a.options());
     diagonals_ = at::empty({batch_, n_}, of_floats);
-    besides_ = at::zeros({batch_, n_}, of_floats);
+    off_diagonals_ = at::zeros({batch_, n_}, of_floats);
     reflectors_ = at::zeros({batch_, reflector_count_, row_}, a.options());
     taus_ = at::zeros({batch_, reflector_count_}, a.options());
     load(a);
@@ -48,7 +48,7 @@ class Reduction {
 
   void find_values(const Tensor& values, const Tensor& vectors) {
     const bool with_vectors = parameters_.with_vectors;
-    const auto found = metalops::eigh_of_tridiagonal(diagonals_, besides_, with_vectors);
+    const auto found = metalops::eigh_of_tridiagonal(diagonals_, off_diagonals_, with_vectors);
     const auto padded = found.values.size(1);
     const auto ranks = at::empty({batch_, padded}, infos_.options());
     const EighOrderParameters p{size(), static_cast<int32_t>(padded), static_cast<int32_t>(row_)};
@@ -87,7 +87,7 @@ class Reduction {
     const auto reduce_column = [&] {
       metalops::launch_threadgroups(library_, metalops::typed_kernel("eigh_large_column_", type_), batch_,
                                     steps.threads, matrices_, reflectors_, panels, steps.products,
-                                    steps.overlaps, diagonals_, besides_, taus_, steps.p);
+                                    steps.overlaps, diagonals_, off_diagonals_, taus_, steps.p);
     };
     steps.for_each(
         [&] {
@@ -121,7 +121,7 @@ class Reduction {
   Tensor exponents_;
   Tensor matrices_;
   Tensor diagonals_;
-  Tensor besides_;
+  Tensor off_diagonals_;
   Tensor reflectors_;
   Tensor taus_;
 };

@@ -14,8 +14,8 @@ struct MergedEigh {
 };
 
 // Computes the eigenvalues and, if with_vectors, the eigenvectors of tridiagonal matrices.
-// diagonals: (batch, n); besides: the off-diagonals, (batch, n) with a zero at the end.
-MergedEigh eigh_of_tridiagonal(const at::Tensor& diagonals, const at::Tensor& besides,
+// diagonals: (batch, n); off_diagonals: the off-diagonals, (batch, n) with a zero at the end.
+MergedEigh eigh_of_tridiagonal(const at::Tensor& diagonals, const at::Tensor& off_diagonals,
                                bool with_vectors);
 
 }  // namespace metalops

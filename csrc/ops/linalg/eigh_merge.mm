@@ -17,7 +17,7 @@
 
 namespace metalops {
 
-MergedEigh eigh_of_tridiagonal(const at::Tensor& diagonals, const at::Tensor& besides,
+MergedEigh eigh_of_tridiagonal(const at::Tensor& diagonals, const at::Tensor& off_diagonals,
                                bool with_vectors) {
   auto& kernels = library("eigh_merge");
   const auto batch = diagonals.size(0);
@@ -25,15 +25,15 @@ MergedEigh eigh_of_tridiagonal(const at::Tensor& diagonals, const at::Tensor& be
   const Regions regions(n);
   const auto size = regions.columns();
   const auto edges = at::zeros({batch, size}, diagonals.options());
-  edges.narrow(1, 0, n).copy_(besides);
+  edges.narrow(1, 0, n).copy_(off_diagonals);
   // Blocks of one row: the rank-one tears with the magnitudes of the off-diagonals are subtracted
   // from the diagonal.
-  const auto taken = at::abs(besides);
+  const auto taken = at::abs(off_diagonals);
   const auto values =
       at::full({batch, size}, std::numeric_limits<float>::infinity(), diagonals.options());
   values.narrow(1, 0, n).copy_(diagonals).sub_(taken);
   values.narrow(1, 1, n - 1).sub_(taken.narrow(1, 0, n - 1));
-  const MergeNumbers of(values);
+  const MergeWorkspace of(values);
   const auto deflations = at::empty({batch, size, 2}, of.columns.options());
   at::Tensor vectors;
   if (with_vectors) {

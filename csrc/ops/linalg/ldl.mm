@@ -31,8 +31,8 @@ using metalops::SmallMatricesMode;
 // or those of a vector.
 LdlParameters parameters_of(const Tensor& matrices, bool hermitian, int64_t unit = 1) {
   LdlParameters p{};
-  p.row_step = matrices.stride(1) / unit;
-  p.matrix_step = matrices.stride(0) / unit;
+  p.row_stride = matrices.stride(1) / unit;
+  p.matrix_stride = matrices.stride(0) / unit;
   p.size = static_cast<uint32_t>(matrices.size(1));
   p.is_hermitian = hermitian;
   return p;
@@ -51,11 +51,11 @@ void factor(const Tensor& factors, const Tensor& a, const Tensor& pivots, const 
   constexpr uint64_t kRows = 2;    // that a thread should process, at least
   const auto batch = a.size(0);
   const auto n = a.size(1);
-  const auto apart = c10::metal::round_up(n, kColumns) + kColumns;
+  const auto ld = c10::metal::round_up(n, kColumns) + kColumns;
   const int64_t parts = a.is_complex() ? 2 : 1;
-  const auto numbers_like = a.options().dtype(at::kFloat);
-  const auto columns = at::empty({batch, apart, parts, apart}, numbers_like);
-  const auto numbers = at::empty({batch, 2, parts, apart}, numbers_like);
+  const auto float_options = a.options().dtype(at::kFloat);
+  const auto columns = at::empty({batch, ld, parts, ld}, float_options);
+  const auto scratch = at::empty({batch, 2, parts, ld}, float_options);
   const auto progress = at::zeros({batch}, pivots.options());
   uint64_t threads = c10::metal::simdgroup_size;
   while (threads < 1024 && threads * kRows < static_cast<uint64_t>(n)) {
@@ -68,17 +68,17 @@ void factor(const Tensor& factors, const Tensor& a, const Tensor& pivots, const 
                           {sides, sides, static_cast<uint64_t>(batch)}, arguments...);
   };
   metalops::LdlColumnsParameters p{};
-  p.apart = static_cast<uint64_t>(apart);
+  p.ld = static_cast<uint64_t>(ld);
   p.size = static_cast<uint32_t>(n);
   p.is_hermitian = hermitian;
   p.is_by_rows = a.stride(2) < a.stride(1);
   p.given = {a.stride(0), a.stride(1), a.stride(2)};
-  launch_grid("ldl_load_", apart, columns, a, p);
+  launch_grid("ldl_load_", ld, columns, a, p);
   for (int64_t last = 0; last < n;) {
     last = std::min(last + columns_of_launch(n), n);
     p.last = static_cast<uint32_t>(last);
     metalops::launch_threadgroups(library, metalops::typed_kernel("ldl_factor_", a), batch, threads,
-                                  columns, numbers, pivots, infos, progress, p);
+                                  columns, scratch, pivots, infos, progress, p);
   }
   p.given = {factors.stride(0), factors.stride(1), factors.stride(2)};
   launch_grid("ldl_store_", n, factors, columns, p);

@@ -149,17 +149,17 @@ Tensor solve_gelsy(const Factors& factors, const Tensor& rows, double rcond, con
   const auto x = at::linalg_solve_triangular(factors.triangle, rows, factors.is_tall);
   const auto& triangle = factors.triangle;
   const auto is_deficient = is_certainly_regular(triangle, factors.is_tall, rcond).logical_not();
-  const auto places = is_deficient.reshape(-1).nonzero().squeeze(-1);
-  if (places.numel() == 0) {
+  const auto indices = is_deficient.reshape(-1).nonzero().squeeze(-1);
+  if (indices.numel() == 0) {
     return x;
   }
   const auto k = triangle.size(-1);
-  Decomposition all(triangle.reshape({-1, k, k}).index_select(0, places), rcond);
-  rank.view(-1).index_copy_(0, places, all.rank);
+  Decomposition all(triangle.reshape({-1, k, k}).index_select(0, indices), rcond);
+  rank.view(-1).index_copy_(0, indices, all.rank);
   for (auto* const part : {&all.u, &all.divisors, &all.v_adjoint}) {
     auto sizes = part->sizes().vec();
     sizes[0] = is_deficient.numel();
-    const auto of_all = at::zeros(sizes, part->options()).index_copy_(0, places, *part);
+    const auto of_all = at::zeros(sizes, part->options()).index_copy_(0, indices, *part);
     sizes.erase(sizes.begin());
     sizes.insert(sizes.begin(), is_deficient.sizes().begin(), is_deficient.sizes().end());
     *part = of_all.view(sizes);

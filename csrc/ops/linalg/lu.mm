@@ -65,12 +65,12 @@ void swap_rows(const Tensor& x, const Tensor& pivots, int64_t first, int64_t cou
 // Returns memory for panels of some of the matrices. The leading dimension is padded, so that
 // columns do not all fall into the same sets of a cache.
 Tensor panels_of(const Tensor& matrices) {
-  constexpr int64_t kMostNumbers = int64_t{1} << 23;
+  constexpr int64_t kMostElements = int64_t{1} << 23;
   constexpr int64_t kColumns{metalops::kLuPanelColumns};
   constexpr int64_t kLine = 16;
-  const auto apart = c10::metal::round_up(matrices.size(1), kLine) + kLine;
-  const auto count = std::max<int64_t>(kMostNumbers / (kColumns * apart), 1);
-  return at::empty({std::min(count, matrices.size(0)), kColumns, apart}, matrices.options());
+  const auto ld = c10::metal::round_up(matrices.size(1), kLine) + kLine;
+  const auto count = std::max<int64_t>(kMostElements / (kColumns * ld), 1);
+  return at::empty({std::min(count, matrices.size(0)), kColumns, ld}, matrices.options());
 }
 
 // Factors panels (xGETF2) and writes them to `factors`, which may be `a`. a: (batch, rows,
@@ -84,8 +84,8 @@ void factor_panels(const Tensor& factors, const Tensor& a, const Tensor& panels,
   metalops::LuPanelParameters p{};
   p.input = {a.stride(0), a.stride(1), a.stride(2)};
   p.output = {factors.stride(0), factors.stride(1), factors.stride(2)};
-  p.pivots_step = pivots.stride(0);
-  p.apart = static_cast<uint64_t>(panels.size(2));
+  p.pivots_stride = pivots.stride(0);
+  p.ld = static_cast<uint64_t>(panels.size(2));
   p.first = static_cast<uint32_t>(first);
   p.rows = static_cast<uint32_t>(a.size(1));
   p.columns = static_cast<uint32_t>(a.size(2));
@@ -141,10 +141,10 @@ struct Factorisation {
     const auto right = matrices.narrow(2, middle, others);
     factor(first, half);
     swap_rows(right, pivots, first, half);
-    const auto beside = right.narrow(1, first, half);
+    const auto upper = right.narrow(1, first, half);
     const auto below = right.narrow(1, middle, m - middle);
-    metalops::solve_triangular_(left.narrow(1, first, half), kLower, beside);
-    below.sub_(at::bmm(left.narrow(1, middle, m - middle), beside));
+    metalops::solve_triangular_(left.narrow(1, first, half), kLower, upper);
+    below.sub_(at::bmm(left.narrow(1, middle, m - middle), upper));
     factor(middle, others);
     swap_rows(left, pivots, middle, std::min(others, m - middle));
   }

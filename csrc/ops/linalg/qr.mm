@@ -41,10 +41,10 @@ Tensor by_columns(const Tensor& matrices) {
 }
 
 // Returns the elements that belong to each matrix as (batch, length), contiguous.
-Tensor beside(const Tensor& numbers) {
+Tensor batch_of_vectors(const Tensor& vectors) {
   int64_t batch = 1;
-  for (const auto size : numbers.sizes().slice(0, numbers.dim() - 1)) batch *= size;
-  return numbers.contiguous().view({batch, numbers.size(-1)});
+  for (const auto size : vectors.sizes().slice(0, vectors.dim() - 1)) batch *= size;
+  return vectors.contiguous().view({batch, vectors.size(-1)});
 }
 
 // The most rows of a panel that is held in registers.
@@ -207,7 +207,7 @@ std::tuple<Tensor, Tensor> geqrf_of(const Tensor& input) {
   auto a = at::native::cloneBatchedColumnMajor(input);
   auto taus = empty_taus(a);
   const auto columns = by_columns(a);
-  const auto of_columns = beside(taus);
+  const auto of_columns = batch_of_vectors(taus);
   for_parts(columns, [&](auto own) { factorise(own(columns), own(of_columns)); });
   return {std::move(a), std::move(taus)};
 }
@@ -258,7 +258,7 @@ Tensor householder_product_of(const Tensor& input, const Tensor& tau) {
   check("orgqr_mps", kName, input);
   auto result = at::native::cloneBatchedColumnMajor(input);
   const auto q = by_columns(result);
-  const auto taus = beside(tau);
+  const auto taus = batch_of_vectors(tau);
   if (metalops::is_small(input.size(-2))) {
     form_q(q, q.clone(), taus, {});
   } else if (q.numel() != 0) {
@@ -319,7 +319,7 @@ Tensor ormqr_of(const Tensor& input, const Tensor& tau, const Tensor& other, boo
                 bool transpose) {
   check_ormqr(input, tau, other, left);
   auto result = at::native::cloneBatchedColumnMajor(other);
-  const auto taus = beside(tau);
+  const auto taus = batch_of_vectors(tau);
   if (result.numel() == 0 || taus.numel() == 0) {
     return result;
   }
@@ -368,7 +368,7 @@ std::tuple<Tensor&, Tensor&> qr_out(const Tensor& input, c10::string_view mode, 
   const auto& r = call.output(1);
   auto factors = at::native::cloneBatchedColumnMajor(input);
   const auto a = by_columns(factors);
-  const auto taus = beside(empty_taus(factors));
+  const auto taus = batch_of_vectors(empty_taus(factors));
   const auto q = computes_q ? by_columns(call.output(0)) : Tensor();
   for_parts(a, [&](auto own) {
     std::vector<ReflectorBlock> blocks;

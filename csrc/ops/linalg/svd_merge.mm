@@ -25,7 +25,7 @@ MergedSvd svd_of_bidiagonal(const at::Tensor& bidiagonals, bool with_vectors) {
   padded.narrow(2, 0, n).copy_(bidiagonals);
   const auto scales = padded.abs().amax({0, 2});
   const auto values = at::zeros({batch, size}, padded.options());
-  const MergeNumbers of(values);
+  const MergeWorkspace of(values);
   const auto deflations = at::empty({batch, size, 3}, of.columns.options());
   at::Tensor vectors;
   if (with_vectors) {

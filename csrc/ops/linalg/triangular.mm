@@ -45,7 +45,7 @@ void launch_triangle(const at::Tensor& a, Triangle triangle, const at::Tensor& x
   p.packs = static_cast<uint32_t>(c10::metal::ceil_div(x.size(2), pack));
   p.group_packs = std::min(p.packs, kThreads);
   p.group_matrices = std::min(
-      {p.matrices, kThreads / p.group_packs, kTriangleNumbers / numbers_of_triangle(p.size)});
+      {p.matrices, kThreads / p.group_packs, kTriangleElements / elements_of_triangle(p.size)});
   p.is_unit = triangle.is_unit;
   p.is_conjugated = a.is_conj();
   launch_threadgroups(library("triangular"), typed_kernel("triangular_solve_", a),

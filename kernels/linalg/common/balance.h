@@ -33,13 +33,13 @@ inline int exponent_bits(float magnitude) {
 constant constexpr int kUnplaced = -1;
 
 // Finds the permutation and the scaling, and returns the exponent of the largest element of the
-// balanced matrix; the matrix itself is not changed. Results, n elements each: `places`, the new
+// balanced matrix; the matrix itself is not changed. Results, n elements each: `positions`, the new
 // position of each row; `order`, the row that comes to each position; `exponents`, for each
 // original row, that of the power of two by which it is divided and its column multiplied. Scratch:
 // `more`, n elements, and `shared`, two. All of them are in memory that the team shares, as is the
 // matrix.
 template <typename T, typename Team, int STRIDE, typename Columns, typename Ints>
-inline int balance(Columns packs, int lane, int n, Ints places, Ints order, Ints exponents,
+inline int balance(Columns packs, int lane, int n, Ints positions, Ints order, Ints exponents,
                    Ints more, Ints shared) {
   constexpr int kIterations = 32;
   constexpr int kMostExponent = 60;
@@ -55,7 +55,7 @@ inline int balance(Columns packs, int lane, int n, Ints places, Ints order, Ints
     }
     exponents[i] = in_row;
     more[i] = in_column;
-    places[i] = kUnplaced;
+    positions[i] = kUnplaced;
   }
   Team::wait();
   if (lane == 0) {
@@ -65,8 +65,8 @@ inline int balance(Columns packs, int lane, int n, Ints places, Ints order, Ints
     while (found) {
       found = false;
       for (int i = n - 1; i >= 0; --i) {
-        if (places[i] == kUnplaced && exponents[i] == 0) {
-          places[i] = --last;
+        if (positions[i] == kUnplaced && exponents[i] == 0) {
+          positions[i] = --last;
           found = true;
           const auto column = elements_of<T>(packs + i * STRIDE);
           for (int j = 0; j < n; ++j) {
@@ -79,8 +79,8 @@ inline int balance(Columns packs, int lane, int n, Ints places, Ints order, Ints
     while (found) {
       found = false;
       for (int i = 0; i < n; ++i) {
-        if (places[i] == kUnplaced && more[i] == 0) {
-          places[i] = first++;
+        if (positions[i] == kUnplaced && more[i] == 0) {
+          positions[i] = first++;
           found = true;
           for (int j = 0; j < n; ++j) {
             more[j] -= j != i && largest_part(elements_of<T>(packs + j * STRIDE)[i]) != 0.0f;
@@ -90,10 +90,10 @@ inline int balance(Columns packs, int lane, int n, Ints places, Ints order, Ints
     }
     shared[0] = first;
     for (int i = 0; i < n; ++i) {
-      if (places[i] == kUnplaced) {
-        places[i] = first++;
+      if (positions[i] == kUnplaced) {
+        positions[i] = first++;
       }
-      order[places[i]] = i;
+      order[positions[i]] = i;
       exponents[i] = 0;
     }
     shared[1] = last;
@@ -104,8 +104,8 @@ inline int balance(Columns packs, int lane, int n, Ints places, Ints order, Ints
   Team::wait();
   for (int iteration = 0; iteration < kIterations; ++iteration) {
     float most = 0.0f;
-    for (int place = first + lane; place < last; place += Team::kLanes) {
-      const int i = order[place];
+    for (int position = first + lane; position < last; position += Team::kLanes) {
+      const int i = order[position];
       const auto column = elements_of<T>(packs + i * STRIDE);
       int of_row = kLeastExponent;
       int of_column = kLeastExponent;
@@ -129,8 +129,8 @@ inline int balance(Columns packs, int lane, int n, Ints places, Ints order, Ints
     if (!changes) {
       break;
     }
-    for (int place = first + lane; place < last; place += Team::kLanes) {
-      const int i = order[place];
+    for (int position = first + lane; position < last; position += Team::kLanes) {
+      const int i = order[position];
       exponents[i] = ::metal::clamp(exponents[i] + more[i], -kMostExponent, kMostExponent);
     }
     Team::wait();

@@ -24,17 +24,17 @@ inline SingularTwoByTwo singular_values_of_two_by_two(float f, float g, float h)
   const float other = swaps ? f : h;
   const float larger = ::metal::abs(along);
   const float smaller = ::metal::abs(other);
-  const float beside = ::metal::abs(g);
+  const float off_diagonal = ::metal::abs(g);
   float first = larger;
   float second = smaller;
   ::metal::float2 left(1.0f, 0.0f);
   ::metal::float2 right(1.0f, 0.0f);
-  if (beside > larger && larger / beside < 0x1p-24f) {
-    first = beside;
-    second = smaller > 1.0f ? larger / (beside / smaller) : larger / beside * smaller;
+  if (off_diagonal > larger && larger / off_diagonal < 0x1p-24f) {
+    first = off_diagonal;
+    second = smaller > 1.0f ? larger / (off_diagonal / smaller) : larger / off_diagonal * smaller;
     left = ::metal::float2(1.0f, other / g);
     right = ::metal::float2(along / g, 1.0f);
-  } else if (beside > 0.0f) {
+  } else if (off_diagonal > 0.0f) {
     const float gap = larger - smaller;
     const float l = gap == larger ? 1.0f : gap / larger;  // smaller may be negligible
     const float m = g / along;
@@ -60,10 +60,11 @@ inline SingularTwoByTwo singular_values_of_two_by_two(float f, float g, float h)
   SingularTwoByTwo result;
   result.left = swaps ? right.yx : left;
   result.right = swaps ? left.yx : right;
-  const bool is_beside = beside > larger;
-  const float sign = ::metal::copysign(1.0f, is_beside || swaps ? result.right.y : result.right.x) *
-                     ::metal::copysign(1.0f, swaps && !is_beside ? result.left.y : result.left.x) *
-                     ::metal::copysign(1.0f, is_beside ? g : along);
+  const bool is_off_diagonal = off_diagonal > larger;
+  const float sign =
+      ::metal::copysign(1.0f, is_off_diagonal || swaps ? result.right.y : result.right.x) *
+      ::metal::copysign(1.0f, swaps && !is_off_diagonal ? result.left.y : result.left.x) *
+      ::metal::copysign(1.0f, is_off_diagonal ? g : along);
   result.first = sign * first;
   result.second = ::metal::copysign(1.0f, f) * ::metal::copysign(1.0f, h) * sign * second;
   return result;
@@ -73,22 +74,22 @@ inline SingularTwoByTwo singular_values_of_two_by_two(float f, float g, float h)
 inline float smaller_singular_value(float f, float g, float h) {
   const float smaller = ::metal::min(::metal::abs(f), ::metal::abs(h));
   const float larger = ::metal::max(::metal::abs(f), ::metal::abs(h));
-  const float beside = ::metal::abs(g);
+  const float off_diagonal = ::metal::abs(g);
   if (smaller == 0.0f) {
     return 0.0f;
   }
   const float sum = 1.0f + smaller / larger;
   const float difference = (larger - smaller) / larger;
-  if (beside < larger) {
-    const float ratio = beside / larger;
+  if (off_diagonal < larger) {
+    const float ratio = off_diagonal / larger;
     const float squared = ratio * ratio;
     return smaller * 2.0f /
            (::metal::precise::sqrt(sum * sum + squared) +
             ::metal::precise::sqrt(difference * difference + squared));
   }
-  const float ratio = larger / beside;
+  const float ratio = larger / off_diagonal;
   if (ratio == 0.0f) {
-    return smaller * larger / beside;
+    return smaller * larger / off_diagonal;
   }
   const float x = sum * ratio;
   const float y = difference * ratio;
@@ -99,7 +100,7 @@ inline float smaller_singular_value(float f, float g, float h) {
 // The state of implicit QR iterations (LAPACK's sbdsqr), with shifts or without, on a bidiagonal
 // matrix of n rows whose elements are at most about 1; small singular values keep relative
 // accuracy. `diagonal`, n elements, becomes the singular values, in no order and with signs that
-// the caller moves into the left or the right vectors; `beside`, the n - 1 elements of the
+// the caller moves into the left or the right vectors; `superdiagonal`, the n - 1 elements of the
 // superdiagonal, becomes zero. The state begins as zeros.
 struct BidiagonalIteration {
   int finished;  // converged rows at the end
@@ -115,13 +116,13 @@ struct BidiagonalIteration {
 
 // Returns the magnitude up to which superdiagonal elements do not matter to the smallest singular
 // value, from a lower estimate of that.
-template <typename Numbers>
-inline float negligible_in_bidiagonal(Numbers diagonal, Numbers beside, int n) {
+template <typename Elements>
+inline float negligible_in_bidiagonal(Elements diagonal, Elements superdiagonal, int n) {
   float below = ::metal::abs(diagonal[0]);
   float least = below;
   for (int i = 1; i < n; ++i) {
     below = below > 0.0f
-                ? ::metal::abs(diagonal[i]) * (below / (below + ::metal::abs(beside[i - 1])))
+                ? ::metal::abs(diagonal[i]) * (below / (below + ::metal::abs(superdiagonal[i - 1])))
                 : 0.0f;
     least = ::metal::min(least, below);
   }
@@ -133,27 +134,27 @@ inline float negligible_in_bidiagonal(Numbers diagonal, Numbers beside, int n) {
 // Does the next sweep, of at most n - 1 rotations of columns of the left vectors and as many of the
 // right ones, and records them where those pointers are not null. Returns a sweep of count zero if
 // nothing is left to do, or if 30 n sweeps did not suffice.
-template <typename Numbers, typename Rotations>
-inline Sweep next_sweep(Numbers diagonal, Numbers beside, int n,
+template <typename Elements, typename Rotations>
+inline Sweep next_sweep(Elements diagonal, Elements superdiagonal, int n,
                         thread BidiagonalIteration& iteration, Rotations left, Rotations right) {
   constexpr float kEpsilon = 0x1p-24f;
   constexpr float kTolerance = 10.0f * kEpsilon;
   int end = n - iteration.finished;  // one past the last unconverged row
   Sweep sweep = {0, -1, 0};
   if (iteration.step == 0) {
-    iteration.negligible = negligible_in_bidiagonal(diagonal, beside, n);
+    iteration.negligible = negligible_in_bidiagonal(diagonal, superdiagonal, n);
   }
   const float negligible = iteration.negligible;
   while (sweep.count == 0 && end > 1 && iteration.sweeps < 30 * n) {
     float largest = ::metal::abs(diagonal[end - 1]);
     int begin = end - 1;
-    while (begin > 0 && ::metal::abs(beside[begin - 1]) > negligible) {
+    while (begin > 0 && ::metal::abs(superdiagonal[begin - 1]) > negligible) {
       --begin;
       largest = ::metal::max(
-          largest, ::metal::max(::metal::abs(diagonal[begin]), ::metal::abs(beside[begin])));
+          largest, ::metal::max(::metal::abs(diagonal[begin]), ::metal::abs(superdiagonal[begin])));
     }
     if (begin > 0) {
-      beside[begin - 1] = 0.0f;
+      superdiagonal[begin - 1] = 0.0f;
     }
     if (begin == end - 1) {
       --end;
@@ -161,10 +162,10 @@ inline Sweep next_sweep(Numbers diagonal, Numbers beside, int n,
     }
     if (begin == end - 2) {
       const SingularTwoByTwo found =
-          singular_values_of_two_by_two(diagonal[begin], beside[begin], diagonal[begin + 1]);
+          singular_values_of_two_by_two(diagonal[begin], superdiagonal[begin], diagonal[begin + 1]);
       diagonal[begin] = found.first;
       diagonal[begin + 1] = found.second;
-      beside[begin] = 0.0f;
+      superdiagonal[begin] = 0.0f;
       if (left) {
         left[0] = found.left;
         right[0] = found.right;
@@ -177,8 +178,8 @@ inline Sweep next_sweep(Numbers diagonal, Numbers beside, int n,
       // The bulge is chased from the larger end to the smaller one.
       iteration.step = ::metal::abs(diagonal[begin]) >= ::metal::abs(diagonal[end - 1]) ? 1 : -1;
     }
-    // Below, rows and columns are in the order of the sweep: beside[i + offset] is between i and i
-    // + step. Going up, the matrix is lower bidiagonal, and left and right change roles.
+    // Below, rows and columns are in the order of the sweep: superdiagonal[i + offset] is between
+    // i and i + step. Going up, the matrix is lower bidiagonal, and left and right change roles.
     const int step = iteration.step;
     const int offset = step > 0 ? 0 : -1;
     const int from = step > 0 ? begin : end - 1;
@@ -186,16 +187,16 @@ inline Sweep next_sweep(Numbers diagonal, Numbers beside, int n,
     // Tests for convergence, with lower estimates of the smallest singular value of the rows up to
     // each.
     bool is_split =
-        ::metal::abs(beside[to - step + offset]) <= kTolerance * ::metal::abs(diagonal[to]);
+        ::metal::abs(superdiagonal[to - step + offset]) <= kTolerance * ::metal::abs(diagonal[to]);
     if (is_split) {
-      beside[to - step + offset] = 0.0f;
+      superdiagonal[to - step + offset] = 0.0f;
     }
     float below = ::metal::abs(diagonal[from]);
     float least = below;
     for (int i = from; i != to && !is_split; i += step) {
-      const float between = ::metal::abs(beside[i + offset]);
+      const float between = ::metal::abs(superdiagonal[i + offset]);
       if (between <= kTolerance * below) {
-        beside[i + offset] = 0.0f;
+        superdiagonal[i + offset] = 0.0f;
         is_split = true;
       } else {
         below = ::metal::abs(diagonal[i + step]) * (below / (below + between));
@@ -211,7 +212,8 @@ inline Sweep next_sweep(Numbers diagonal, Numbers beside, int n,
     // The shift is used only if small singular values keep their relative accuracy.
     if (float(n) * kTolerance * (least / largest) > kEpsilon) {
       const float corner = ::metal::abs(diagonal[from]);
-      shift = smaller_singular_value(diagonal[to - step], beside[to - step + offset], diagonal[to]);
+      shift = smaller_singular_value(diagonal[to - step], superdiagonal[to - step + offset],
+                                     diagonal[to]);
       const float ratio = shift / corner;
       shift = corner > 0.0f && ratio * ratio < kEpsilon ? 0.0f : shift;
     }
@@ -228,9 +230,9 @@ inline Sweep next_sweep(Numbers diagonal, Numbers beside, int n,
       float d = diagonal[from];
       for (int k = 0; k < count; ++k) {
         const int i = from + k * step;
-        const float r = rotation_of(d * c, beside[i + offset], c, s);
+        const float r = rotation_of(d * c, superdiagonal[i + offset], c, s);
         if (k > 0) {
-          beside[i - step + offset] = next_s * r;
+          superdiagonal[i - step + offset] = next_s * r;
         }
         d = diagonal[i + step];
         diagonal[i] = rotation_of(next_c * r, d * s, next_c, next_s);
@@ -241,17 +243,17 @@ inline Sweep next_sweep(Numbers diagonal, Numbers beside, int n,
       }
       d *= c;
       diagonal[to] = d * next_c;
-      beside[to - step + offset] = d * next_s;
+      superdiagonal[to - step + offset] = d * next_s;
     } else {
       float d = diagonal[from];
-      float e = beside[from + offset];
+      float e = superdiagonal[from + offset];
       float f = (::metal::abs(d) - shift) * (::metal::copysign(1.0f, d) + shift / d);
       float g = e;
       for (int k = 0; k < count; ++k) {
         const int i = from + k * step;
         float r = rotation_of(f, g, c, s);
         if (k > 0) {
-          beside[i - step + offset] = r;
+          superdiagonal[i - step + offset] = r;
         }
         f = c * d + s * e;
         e = c * e - s * d;
@@ -263,7 +265,7 @@ inline Sweep next_sweep(Numbers diagonal, Numbers beside, int n,
         f = next_c * e + next_s * d;
         d = next_c * d - next_s * e;
         if (k < count - 1) {
-          e = beside[i + step + offset];
+          e = superdiagonal[i + step + offset];
           g = next_s * e;
           e *= next_c;
         }
@@ -273,7 +275,7 @@ inline Sweep next_sweep(Numbers diagonal, Numbers beside, int n,
         }
       }
       diagonal[to] = d;
-      beside[to - step + offset] = f;
+      superdiagonal[to - step + offset] = f;
     }
     sweep = {from, -step, count};
     ++iteration.sweeps;

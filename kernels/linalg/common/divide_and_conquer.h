@@ -12,7 +12,7 @@ struct Merge {
   int begin;  // columns of its matrix
   int middle;
   int end;
-  int64_t place;  // index of its first column in such arrays
+  int64_t offset;  // index of its first column in such arrays
 
   int size() const { return end - begin; }
   bool is_one_block() const { return middle >= end; }
@@ -28,7 +28,7 @@ inline Merge merge_at(int64_t matrix, int column, constant Parameters& p) {
 
 // Rotates the tips (first and last elements) of two vectors by [c s; -s c], as the vectors
 // themselves are rotated.
-inline void turn_tips(device float2* tips, int2 pair, float2 rotation) {
+inline void rotate_tips(device float2* tips, int2 pair, float2 rotation) {
   const float2 x = tips[pair.x];
   const float2 y = tips[pair.y];
   tips[pair.x] = rotation.x * x + rotation.y * y;
@@ -36,7 +36,7 @@ inline void turn_tips(device float2* tips, int2 pair, float2 rotation) {
 }
 
 // Applies the inverse rotation to two rows of a column of factors.
-inline void turn_back(device float* column, int2 pair, float2 rotation) {
+inline void rotate_back(device float* column, int2 pair, float2 rotation) {
   const float a = column[pair.x];
   const float b = column[pair.y];
   column[pair.x] = rotation.x * a - rotation.y * b;

@@ -23,27 +23,28 @@ struct RowsOfLane {
   uint row(uint r) const thread { return r * LANES + lane; }
 
   // Loads the lane's rows, padded with zeros.
-  void load(device const T* matrix, MatrixSteps steps, uint columns) thread {
+  void load(device const T* matrix, MatrixStrides strides, uint columns) thread {
     for (uint r = 0; r < kRows; ++r) {
       for (uint b = 0; b < kPacks; ++b) {
         x[r][b] = ::metal::float4(0.0f);
         for (uint i = 0; i < kColumns; ++i) {
           const uint column = b * kColumns + i;
           if (row(r) < count && column < columns) {
-            set_column(x[r][b], i, matrix[row(r) * steps.row + column * steps.column]);
+            set_column(x[r][b], i, matrix[row(r) * strides.row + column * strides.column]);
           }
         }
       }
     }
   }
 
-  void store(device T* matrix, MatrixSteps steps, uint columns) const thread {
+  void store(device T* matrix, MatrixStrides strides, uint columns) const thread {
     for (uint r = 0; r < kRows; ++r) {
       for (uint b = 0; b < kPacks; ++b) {
         for (uint i = 0; i < kColumns; ++i) {
           const uint column = b * kColumns + i;
           if (row(r) < count && column < columns) {
-            matrix[row(r) * steps.row + column * steps.column] = metalops::column(x[r][b], i, T());
+            matrix[row(r) * strides.row + column * strides.column] =
+                metalops::column(x[r][b], i, T());
           }
         }
       }

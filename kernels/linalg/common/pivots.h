@@ -7,33 +7,34 @@ namespace metalops {
 constexpr constant uint kMostSimdgroups = 32;  // per threadgroup
 
 // Returns |a|, or |re| + |im| for complex elements (LAPACK's cabs1).
-inline float sum_of_parts(float a) { return ::metal::abs(a); }
-inline float sum_of_parts(::metal::float2 a) { return ::metal::abs(a.x) + ::metal::abs(a.y); }
+inline float cabs1(float a) { return ::metal::abs(a); }
+inline float cabs1(::metal::float2 a) { return ::metal::abs(a.x) + ::metal::abs(a.y); }
 
 // Returns the magnitude by which pivots are chosen. NaN is less than any number, so that it is
 // never swapped up.
 template <typename T>
-inline float pivot_size(T a) {
-  const float size = sum_of_parts(a);
-  return ::metal::isnan(size) ? -1.0f : size;
+inline float pivot_magnitude(T a) {
+  const float magnitude = cabs1(a);
+  return ::metal::isnan(magnitude) ? -1.0f : magnitude;
 }
 
 struct Candidate {
-  float size = -2.0f;
+  float magnitude = -2.0f;
   uint row = 0xffffffff;
 
   // Keeps the larger candidate; of equal ones the one in the earlier row.
-  void meet(float other_size, uint other_row) thread {
+  void combine(float other_magnitude, uint other_row) thread {
     // This has no branches, which nothing could predict.
-    const bool is_better = (other_size > size) | ((other_size == size) & (other_row < row));
-    size = is_better ? other_size : size;
+    const bool is_better =
+        (other_magnitude > magnitude) | ((other_magnitude == magnitude) & (other_row < row));
+    magnitude = is_better ? other_magnitude : magnitude;
     row = is_better ? other_row : row;
   }
 
-  void meet_simdgroup() thread {
-    const float largest = ::metal::simd_max(size);
-    row = ::metal::simd_min(size == largest ? row : 0xffffffff);
-    size = largest;
+  void combine_simdgroup() thread {
+    const float largest = ::metal::simd_max(magnitude);
+    row = ::metal::simd_min(magnitude == largest ? row : 0xffffffff);
+    magnitude = largest;
   }
 };
 

@@ -1,5 +1,5 @@
 // Elements of column-major matrices in planar complex storage: each column holds its real parts
-// followed, `apart` floats behind, by its imaginary parts. Adjacent threads process adjacent rows,
+// followed, `ld` floats behind, by its imaginary parts. Adjacent threads process adjacent rows,
 // so that loads are coalesced, and all arithmetic is on plain floats.
 #pragma once
 #include <metal_stdlib>
@@ -18,11 +18,11 @@ struct Parts<float> {
   float real;
 
   static Parts of(float x) { return {x}; }
-  float number() const { return real; }
+  float scalar() const { return real; }
   static Parts load(device const float* x, ulong) { return {x[0]}; }
   void store(device float* x, ulong) const { x[0] = real; }
   bool is_zero() const { return real == 0.0f; }
-  float size() const { return pivot_size(real); }
+  float magnitude() const { return pivot_magnitude(real); }
   Parts or_else(Parts other, bool condition) const { return {condition ? real : other.real}; }
   Parts real_if(bool) const { return {real}; }
   Parts conjugate_if(bool) const { return {real}; }
@@ -40,14 +40,14 @@ struct Parts<::metal::float2> {
   float imaginary;
 
   static Parts of(::metal::float2 x) { return {x.x, x.y}; }
-  ::metal::float2 number() const { return ::metal::float2(real, imaginary); }
-  static Parts load(device const float* x, ulong apart) { return {x[0], x[apart]}; }
-  void store(device float* x, ulong apart) const {
+  ::metal::float2 scalar() const { return ::metal::float2(real, imaginary); }
+  static Parts load(device const float* x, ulong ld) { return {x[0], x[ld]}; }
+  void store(device float* x, ulong ld) const {
     x[0] = real;
-    x[apart] = imaginary;
+    x[ld] = imaginary;
   }
   bool is_zero() const { return real == 0.0f && imaginary == 0.0f; }
-  float size() const { return pivot_size(::metal::abs(real) + ::metal::abs(imaginary)); }
+  float magnitude() const { return pivot_magnitude(::metal::abs(real) + ::metal::abs(imaginary)); }
   Parts or_else(Parts other, bool condition) const {
     return {condition ? real : other.real, condition ? imaginary : other.imaginary};
   }

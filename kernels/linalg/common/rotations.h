@@ -70,9 +70,9 @@ inline TwoByTwo eigenvalues_of_two_by_two(float a, float b, float c) {
     cosine = 1.0f / ::metal::precise::sqrt(1.0f + tangent * tangent);
     sine = tangent * cosine;
   }
-  const bool turns = subtracts == is_negative;
-  result.cosine = turns ? -sine : cosine;
-  result.sine = turns ? cosine : sine;
+  const bool rotates = subtracts == is_negative;
+  result.cosine = rotates ? -sine : cosine;
+  result.sine = rotates ? cosine : sine;
   return result;
 }
 
@@ -89,22 +89,22 @@ struct Sweep {
 template <typename Pack, typename Row, typename Rotations>
 inline void apply_sweep(Row row, int stride, Sweep sweep, Rotations rotations) {
   const int step = sweep.step * stride;
-  int place = sweep.first * stride;
-  Pack x = row[place];
+  int offset = sweep.first * stride;
+  Pack x = row[offset];
   for (int i = 0; i < sweep.count; ++i) {
     const float c = rotations[i].x;
     const float s = rotations[i].y;
-    const Pack y = row[place - step];
-    row[place] = c * x + s * y;
+    const Pack y = row[offset - step];
+    row[offset] = c * x + s * y;
     x = c * y - s * x;
-    place -= step;
+    offset -= step;
   }
-  row[place] = x;
+  row[offset] = x;
 }
 
 // The state of implicit QL and QR iterations (LAPACK's ssteqr) on a symmetric tridiagonal matrix of
 // n rows whose elements are at most about 1. `diagonal`, n elements, becomes the eigenvalues;
-// `beside`, the n - 1 off-diagonal elements, becomes zero. The state begins as zeros.
+// `off_diagonal`, the n - 1 off-diagonal elements, becomes zero. The state begins as zeros.
 struct TridiagonalIteration {
   int next;  // the first row past the current block
   int at;    // rows `at` to `end`, in steps of `step`, are what is left of the block
@@ -118,16 +118,17 @@ struct TridiagonalIteration {
   }
 };
 
-inline bool is_negligible(float beside, float above, float below) {
+inline bool is_negligible(float off_diagonal, float above, float below) {
   constexpr float kSquaredEpsilon = 0x1p-48f;
   constexpr float kTiny = 0x1p-126f;
-  return beside * beside <= kSquaredEpsilon * ::metal::abs(above) * ::metal::abs(below) + kTiny;
+  return off_diagonal * off_diagonal <=
+         kSquaredEpsilon * ::metal::abs(above) * ::metal::abs(below) + kTiny;
 }
 
 // Does the next sweep, of at most n - 1 rotations, and records them where `rotations` is not null.
 // Returns a sweep of count zero if nothing is left to do, or if 30 n sweeps did not suffice.
-template <typename Numbers, typename Rotations>
-inline Sweep next_sweep(Numbers diagonal, Numbers beside, int n,
+template <typename Elements, typename Rotations>
+inline Sweep next_sweep(Elements diagonal, Elements off_diagonal, int n,
                         thread TridiagonalIteration& iteration, Rotations rotations) {
   int at = iteration.at;
   int end = iteration.end;
@@ -140,11 +141,12 @@ inline Sweep next_sweep(Numbers diagonal, Numbers beside, int n,
         break;
       }
       int high = low;
-      while (high < n - 1 && !is_negligible(beside[high], diagonal[high], diagonal[high + 1])) {
+      while (high < n - 1 &&
+             !is_negligible(off_diagonal[high], diagonal[high], diagonal[high + 1])) {
         ++high;
       }
       if (high < n - 1) {
-        beside[high] = 0.0f;
+        off_diagonal[high] = 0.0f;
       }
       iteration.next = high + 1;
       const bool from_below = ::metal::abs(diagonal[high]) < ::metal::abs(diagonal[low]);
@@ -153,15 +155,15 @@ inline Sweep next_sweep(Numbers diagonal, Numbers beside, int n,
       end = from_below ? low : high;
       continue;
     }
-    // beside[i + offset] is between the rows i and i + step.
+    // off_diagonal[i + offset] is between the rows i and i + step.
     const int offset = step > 0 ? 0 : -1;
     int split = at;
     while (split != end &&
-           !is_negligible(beside[split + offset], diagonal[split], diagonal[split + step])) {
+           !is_negligible(off_diagonal[split + offset], diagonal[split], diagonal[split + step])) {
       split += step;
     }
     if (split != end) {
-      beside[split + offset] = 0.0f;
+      off_diagonal[split + offset] = 0.0f;
     }
     if (split == at) {
       at += step;
@@ -169,10 +171,10 @@ inline Sweep next_sweep(Numbers diagonal, Numbers beside, int n,
     }
     if (split == at + step) {
       const TwoByTwo found =
-          eigenvalues_of_two_by_two(diagonal[at], beside[at + offset], diagonal[split]);
+          eigenvalues_of_two_by_two(diagonal[at], off_diagonal[at + offset], diagonal[split]);
       diagonal[at] = found.first;
       diagonal[split] = found.second;
-      beside[at + offset] = 0.0f;
+      off_diagonal[at + offset] = 0.0f;
       if (rotations) {
         rotations[0] = ::metal::float2(found.cosine, -found.sine);
       }
@@ -181,24 +183,24 @@ inline Sweep next_sweep(Numbers diagonal, Numbers beside, int n,
       continue;
     }
     const float corner = diagonal[at];
-    const float half_gap = (diagonal[at + step] - corner) / (2.0f * beside[at + offset]);
+    const float half_gap = (diagonal[at + step] - corner) / (2.0f * off_diagonal[at + offset]);
     const float root =
         ::metal::abs(half_gap) > 0x1p+30f
             ? half_gap
             : ::metal::copysign(::metal::precise::sqrt(half_gap * half_gap + 1.0f), half_gap);
     float last = diagonal[split];  // not yet reduced by `shifted`
-    float g = last - corner + beside[at + offset] / (half_gap + root);
+    float g = last - corner + off_diagonal[at + offset] / (half_gap + root);
     float s = 1.0f;
     float c = 1.0f;
     float shifted = 0.0f;
     int count = 0;
     for (int i = split - step; (i - at) * step >= 0; i -= step) {
-      const float between = beside[i + offset];
+      const float between = off_diagonal[i + offset];
       const float f = s * between;
       const float b = c * between;
       const float r = rotation_of(g, f, c, s);
       if (count > 0) {
-        beside[i + step + offset] = r;
+        off_diagonal[i + step + offset] = r;
       }
       g = last - shifted;
       last = diagonal[i];
@@ -212,7 +214,7 @@ inline Sweep next_sweep(Numbers diagonal, Numbers beside, int n,
       ++count;
     }
     diagonal[at] = last - shifted;
-    beside[at + offset] = g;
+    off_diagonal[at + offset] = g;
     sweep = {split, step, count};
     ++iteration.sweeps;
   }

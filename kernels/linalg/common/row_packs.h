@@ -92,10 +92,10 @@ struct Divisor<::metal::float2> {
 
 METAL_FUNC Divisor<::metal::float2> divisor_of(::metal::float2 number) {
   const bool is_steep = ::metal::abs(number.x) < ::metal::abs(number.y);
-  const ::metal::float2 turned = is_steep ? ::metal::float2(number.y, -number.x) : number;
+  const ::metal::float2 rotated = is_steep ? ::metal::float2(number.y, -number.x) : number;
   // A real divisor, also zero, divides as a real number.
-  const float ratio = turned.y == 0.0f ? 0.0f : turned.y / turned.x;
-  return {is_steep, ratio, divisor_of(::metal::fma(turned.y, ratio, turned.x))};
+  const float ratio = rotated.y == 0.0f ? 0.0f : rotated.y / rotated.x;
+  return {is_steep, ratio, divisor_of(::metal::fma(rotated.y, ratio, rotated.x))};
 }
 
 }  // namespace metalops

@@ -18,10 +18,10 @@ constant constexpr int kBulge = is_complex_v<T> ? 2 : 3;
 
 constant constexpr float kSchurEpsilon = 0x1p-23f;
 constant constexpr float kSchurTiny = 0x1p-60f;  // zero in matrices that are about 1
-constant constexpr int kSchurPatience = 10;      // sweeps before one with exceptional shifts
+constant constexpr int kSchurStallLimit = 10;    // sweeps before one with exceptional shifts
 
 template <typename T>
-inline float sum_of_parts(T x) {
+inline float cabs1(T x) {
   return ::metal::abs(real_part(x)) + ::metal::abs(imaginary_part(x));
 }
 
@@ -139,25 +139,25 @@ template <typename T, typename Columns>
 inline bool is_split(Columns packs, int stride, int n, int k, float tiny) {
   const auto left = elements_of<T>(packs + (k - 1) * stride);
   const auto right = elements_of<T>(packs + k * stride);
-  const float below = sum_of_parts(left[k]);
+  const float below = cabs1(left[k]);
   if (below <= tiny) {
     return true;
   }
-  float around = sum_of_parts(left[k - 1]) + sum_of_parts(right[k]);
+  float around = cabs1(left[k - 1]) + cabs1(right[k]);
   if (around == 0.0f) {
     if (k >= 2) {
-      around += sum_of_parts(elements_of<T>(packs + (k - 2) * stride)[k - 1]);
+      around += cabs1(elements_of<T>(packs + (k - 2) * stride)[k - 1]);
     }
     if (k + 1 < n) {
-      around += sum_of_parts(right[k + 1]);
+      around += cabs1(right[k + 1]);
     }
   }
   if (below > kSchurEpsilon * around) {
     return false;
   }
-  const float above = sum_of_parts(right[k - 1]);
-  const float difference = sum_of_parts(left[k - 1] - right[k]);
-  const float last = sum_of_parts(right[k]);
+  const float above = cabs1(right[k - 1]);
+  const float difference = cabs1(left[k - 1] - right[k]);
+  const float last = cabs1(right[k]);
   const float along = ::metal::max(last, difference);
   const float across = ::metal::max(below, above);
   const float scale = along + across;
@@ -227,13 +227,13 @@ inline void begin_sweep(Columns packs, Step step, float) {
   const auto next = elements_of<T>(packs + (high - 1) * STRIDE);
   const auto last = elements_of<T>(packs + high * STRIDE);
   RealShifts shifts;
-  if (step->stalled % (2 * kSchurPatience) == kSchurPatience) {
+  if (step->stalled % (2 * kSchurStallLimit) == kSchurStallLimit) {
     const auto one = elements_of<T>(packs + low * STRIDE);
     const auto two = elements_of<T>(packs + (low + 1) * STRIDE);
     const float s = ::metal::abs(one[low + 1]) + ::metal::abs(two[low + 2]);
     const float corner = 0.75f * s + one[low];
     shifts = shifts_of(corner, -0.4375f * s, s, corner);
-  } else if (step->stalled > 0 && step->stalled % kSchurPatience == 0) {
+  } else if (step->stalled > 0 && step->stalled % kSchurStallLimit == 0) {
     const float s = ::metal::abs(next[high]) +
                     ::metal::abs(elements_of<T>(packs + (high - 2) * STRIDE)[high - 1]);
     const float corner = 0.75f * s + last[high];
@@ -273,17 +273,17 @@ inline void begin_sweep(Columns packs, Step step, float2) {
   const auto next = elements_of<T>(packs + (high - 1) * STRIDE);
   const auto last = elements_of<T>(packs + high * STRIDE);
   float2 shift = last[high];
-  if (step->stalled % (2 * kSchurPatience) == kSchurPatience) {
+  if (step->stalled % (2 * kSchurStallLimit) == kSchurStallLimit) {
     const auto one = elements_of<T>(packs + low * STRIDE);
-    shift = one[low] + float2(0.75f * sum_of_parts(one[low + 1]), 0.0f);
-  } else if (step->stalled > 0 && step->stalled % kSchurPatience == 0) {
-    shift.x += 0.75f * sum_of_parts(next[high]);
+    shift = one[low] + float2(0.75f * cabs1(one[low + 1]), 0.0f);
+  } else if (step->stalled > 0 && step->stalled % kSchurStallLimit == 0) {
+    shift.x += 0.75f * cabs1(next[high]);
   } else {
     const float2 u = multiply(square_root(last[high - 1]), square_root(next[high]));
-    if (sum_of_parts(u) != 0.0f) {
+    if (cabs1(u) != 0.0f) {
       const float2 x = 0.5f * (next[high - 1] - shift);
-      const float size = sum_of_parts(x);
-      const float s = ::metal::max(sum_of_parts(u), size);
+      const float size = cabs1(x);
+      const float s = ::metal::max(cabs1(u), size);
       const float2 x_share = x / s;
       const float2 u_share = u / s;
       float2 y = s * square_root(multiply(x_share, x_share) + multiply(u_share, u_share));
@@ -299,7 +299,7 @@ inline void begin_sweep(Columns packs, Step step, float2) {
     const float2 corner = a[m];
     float2 x = corner - shift;
     float2 y = a[m + 1];
-    const float s = sum_of_parts(x) + sum_of_parts(y);
+    const float s = cabs1(x) + cabs1(y);
     x /= s;
     y /= s;
     step->v[0] = x;
@@ -307,10 +307,9 @@ inline void begin_sweep(Columns packs, Step step, float2) {
     if (m == low) {
       break;
     }
-    const float around =
-        sum_of_parts(corner) + sum_of_parts(elements_of<T>(packs + (m + 1) * STRIDE)[m + 1]);
-    if (sum_of_parts(elements_of<T>(packs + (m - 1) * STRIDE)[m]) * sum_of_parts(y) <=
-        kSchurEpsilon * (sum_of_parts(x) * around)) {
+    const float around = cabs1(corner) + cabs1(elements_of<T>(packs + (m + 1) * STRIDE)[m + 1]);
+    if (cabs1(elements_of<T>(packs + (m - 1) * STRIDE)[m]) * cabs1(y) <=
+        kSchurEpsilon * (cabs1(x) * around)) {
       break;
     }
     --m;
@@ -349,7 +348,7 @@ inline void decide(Columns packs, int n, bool with_form, Step step) {
     int k = step->high;
     // After a stall, rounding errors of the largest element count as zero.
     const float tiny =
-        step->stalled < kSchurPatience ? kSchurTiny : 0.25f * kSchurEpsilon * step->size;
+        step->stalled < kSchurStallLimit ? kSchurTiny : 0.25f * kSchurEpsilon * step->size;
     while (k > step->low && !is_split<T>(packs, STRIDE, n, k, tiny)) {
       --k;
     }

@@ -87,11 +87,11 @@ inline void clear(thread ComplexColumn<float2, PACKS>& x) {
 // Returns the magnitude that replaces smaller divisors: it is a rounding error of a matrix that is
 // about 1.
 inline float smallest_divisor(float2 value) {
-  return ::metal::max(kSchurEpsilon * sum_of_parts(value), 0x1p-64f);
+  return ::metal::max(kSchurEpsilon * cabs1(value), 0x1p-64f);
 }
 
 inline float2 divisor_of(float2 x, float smallest) {
-  return sum_of_parts(x) < smallest ? float2(smallest, 0.0f) : x;
+  return cabs1(x) < smallest ? float2(smallest, 0.0f) : x;
 }
 
 // The solution of [a - value, b; c, d - value] (first, second) = (y, z), with c not zero.
@@ -104,7 +104,7 @@ inline TwoUnknowns solve_two_by_two(float a, float b, float c, float d, float2 v
                                     float2 z, float smallest) {
   const float2 upper = float2(a, 0.0f) - value;
   const float2 lower = float2(d, 0.0f) - value;
-  if (sum_of_parts(upper) >= ::metal::abs(c)) {
+  if (cabs1(upper) >= ::metal::abs(c)) {
     const float2 factor = divide(float2(c, 0.0f), upper);
     const float2 second =
         divide(z + multiply(-factor, y), divisor_of(lower + factor * -b, smallest));

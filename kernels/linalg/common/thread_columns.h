@@ -12,9 +12,9 @@ C10_METAL_CONSTEXPR unsigned kColumnsOfThread = 4;
 
 // Parameters of kernels that compute the columns of X from those of B, with small matrices A.
 struct SmallSystemsParameters {
-  MatrixSteps matrix;
-  MatrixSteps given;
-  MatrixSteps solutions;
+  MatrixStrides matrix;
+  MatrixStrides given;
+  MatrixStrides solutions;
   uint32_t matrices;
   uint32_t rows;
   uint32_t columns;
@@ -34,12 +34,12 @@ namespace metalops {
 
 // A row permutation of at most eight rows, four bits each: row interchanges move nothing in memory.
 struct RowOrder {
-  uint places = 0x76543210;
+  uint positions = 0x76543210;
 
-  METAL_FUNC uint place(uint row) const thread { return places >> (4 * row) & 15; }
-  METAL_FUNC void exchange(uint row, uint other) thread {
-    const uint difference = place(row) ^ place(other);
-    places ^= row == other ? 0 : difference << (4 * row) | difference << (4 * other);
+  METAL_FUNC uint position(uint row) const thread { return positions >> (4 * row) & 15; }
+  METAL_FUNC void swap(uint row, uint other) thread {
+    const uint difference = position(row) ^ position(other);
+    positions ^= row == other ? 0 : difference << (4 * row) | difference << (4 * other);
   }
 };
 
@@ -74,26 +74,27 @@ struct ThreadColumns {
     return result;
   }
 
-  METAL_FUNC int64_t column(uint i, MatrixSteps steps) const thread {
-    return ::metal::min(i, count - 1) * steps.column;
+  METAL_FUNC int64_t column(uint i, MatrixStrides strides) const thread {
+    return ::metal::min(i, count - 1) * strides.column;
   }
 
   // from, to: address of the first column.
   template <uint ROW>
-  METAL_FUNC void load_row(device const T* from, MatrixSteps steps, RowOrder order) thread {
+  METAL_FUNC void load_row(device const T* from, MatrixStrides strides, RowOrder order) thread {
     if (ROW < rows) {
-      device const T* const own = from + order.place(ROW) * steps.row;
-      x[ROW] = joined(own[0], own[column(1, steps)], own[column(2, steps)], own[column(3, steps)]);
+      device const T* const own = from + order.position(ROW) * strides.row;
+      x[ROW] =
+          joined(own[0], own[column(1, strides)], own[column(2, strides)], own[column(3, strides)]);
     }
   }
   template <uint ROW>
-  METAL_FUNC void store_row(device T* to, MatrixSteps steps, RowOrder order) const thread {
+  METAL_FUNC void store_row(device T* to, MatrixStrides strides, RowOrder order) const thread {
     if (ROW < rows) {
-      device T* const own = to + order.place(ROW) * steps.row;
+      device T* const own = to + order.position(ROW) * strides.row;
       own[0] = element(x[ROW], 0);
-      own[column(1, steps)] = element(x[ROW], 1);
-      own[column(2, steps)] = element(x[ROW], 2);
-      own[column(3, steps)] = element(x[ROW], 3);
+      own[column(1, strides)] = element(x[ROW], 1);
+      own[column(2, strides)] = element(x[ROW], 2);
+      own[column(3, strides)] = element(x[ROW], 3);
     }
   }
 
@@ -101,83 +102,83 @@ struct ThreadColumns {
   // upper one, so that no element out of range is loaded. With is_unit the diagonal is taken to be
   // ones.
   template <uint ROW>
-  METAL_FUNC void lower_row(device const T* a, MatrixSteps steps, bool is_unit) thread {
+  METAL_FUNC void lower_row(device const T* a, MatrixStrides strides, bool is_unit) thread {
     if (ROW < rows) {
-      device const T* const own = a + ROW * steps.row;
+      device const T* const own = a + ROW * strides.row;
       for (uint i = 0; i < ROW; ++i) {
-        x[ROW] = multiply_add(x[ROW], all_of(-own[i * steps.column]), x[i]);
+        x[ROW] = multiply_add(x[ROW], all_of(-own[i * strides.column]), x[i]);
       }
       if (!is_unit) {
-        x[ROW] = divided(x[ROW], divisor_of(own[ROW * steps.column]));
+        x[ROW] = divided(x[ROW], divisor_of(own[ROW * strides.column]));
       }
     }
   }
   template <uint ROW>
-  METAL_FUNC void upper_row(device const T* a, MatrixSteps steps, bool is_unit) thread {
+  METAL_FUNC void upper_row(device const T* a, MatrixStrides strides, bool is_unit) thread {
     if (ROW < rows) {
-      device const T* const own = a + ROW * steps.column;
+      device const T* const own = a + ROW * strides.column;
       if (!is_unit) {
-        x[ROW] = divided(x[ROW], divisor_of(own[ROW * steps.row]));
+        x[ROW] = divided(x[ROW], divisor_of(own[ROW * strides.row]));
       }
       for (uint i = 0; i < ROW; ++i) {
-        x[i] = multiply_add(x[i], all_of(-own[i * steps.row]), x[ROW]);
+        x[i] = multiply_add(x[i], all_of(-own[i * strides.row]), x[ROW]);
       }
     }
   }
 
   template <uint FIRST>
-  METAL_FUNC void load_four(device const T* from, MatrixSteps steps, RowOrder order) thread {
-    load_row<FIRST>(from, steps, order);
-    load_row<FIRST + 1>(from, steps, order);
-    load_row<FIRST + 2>(from, steps, order);
-    load_row<FIRST + 3>(from, steps, order);
+  METAL_FUNC void load_four(device const T* from, MatrixStrides strides, RowOrder order) thread {
+    load_row<FIRST>(from, strides, order);
+    load_row<FIRST + 1>(from, strides, order);
+    load_row<FIRST + 2>(from, strides, order);
+    load_row<FIRST + 3>(from, strides, order);
   }
   template <uint FIRST>
-  METAL_FUNC void store_four(device T* to, MatrixSteps steps, RowOrder order) const thread {
-    store_row<FIRST>(to, steps, order);
-    store_row<FIRST + 1>(to, steps, order);
-    store_row<FIRST + 2>(to, steps, order);
-    store_row<FIRST + 3>(to, steps, order);
+  METAL_FUNC void store_four(device T* to, MatrixStrides strides, RowOrder order) const thread {
+    store_row<FIRST>(to, strides, order);
+    store_row<FIRST + 1>(to, strides, order);
+    store_row<FIRST + 2>(to, strides, order);
+    store_row<FIRST + 3>(to, strides, order);
   }
   template <uint FIRST>
-  METAL_FUNC void lower_four(device const T* a, MatrixSteps steps, bool is_unit) thread {
-    lower_row<FIRST>(a, steps, is_unit);
-    lower_row<FIRST + 1>(a, steps, is_unit);
-    lower_row<FIRST + 2>(a, steps, is_unit);
-    lower_row<FIRST + 3>(a, steps, is_unit);
+  METAL_FUNC void lower_four(device const T* a, MatrixStrides strides, bool is_unit) thread {
+    lower_row<FIRST>(a, strides, is_unit);
+    lower_row<FIRST + 1>(a, strides, is_unit);
+    lower_row<FIRST + 2>(a, strides, is_unit);
+    lower_row<FIRST + 3>(a, strides, is_unit);
   }
   template <uint FIRST>
-  METAL_FUNC void upper_four(device const T* a, MatrixSteps steps, bool is_unit) thread {
-    upper_row<FIRST + 3>(a, steps, is_unit);
-    upper_row<FIRST + 2>(a, steps, is_unit);
-    upper_row<FIRST + 1>(a, steps, is_unit);
-    upper_row<FIRST>(a, steps, is_unit);
+  METAL_FUNC void upper_four(device const T* a, MatrixStrides strides, bool is_unit) thread {
+    upper_row<FIRST + 3>(a, strides, is_unit);
+    upper_row<FIRST + 2>(a, strides, is_unit);
+    upper_row<FIRST + 1>(a, strides, is_unit);
+    upper_row<FIRST>(a, strides, is_unit);
   }
 
-  METAL_FUNC void load(device const T* from, MatrixSteps steps, RowOrder order) thread {
-    load_four<0>(from, steps, order);
+  METAL_FUNC void load(device const T* from, MatrixStrides strides, RowOrder order) thread {
+    load_four<0>(from, strides, order);
     if (SIZE > 4) {
-      load_four<SIZE - 4>(from, steps, order);
+      load_four<SIZE - 4>(from, strides, order);
     }
   }
-  METAL_FUNC void store(device T* to, MatrixSteps steps, RowOrder order) const thread {
-    store_four<0>(to, steps, order);
+  METAL_FUNC void store(device T* to, MatrixStrides strides, RowOrder order) const thread {
+    store_four<0>(to, strides, order);
     if (SIZE > 4) {
-      store_four<SIZE - 4>(to, steps, order);
+      store_four<SIZE - 4>(to, strides, order);
     }
   }
   // Solves L X = B or U X = B; the columns of B become those of X.
-  METAL_FUNC void solve_lower(device const T* a, MatrixSteps steps, bool is_unit) thread {
-    lower_four<0>(a, steps, is_unit);
+  METAL_FUNC void solve_lower(device const T* a, MatrixStrides strides, bool is_unit) thread {
+    lower_four<0>(a, strides, is_unit);
     if (SIZE > 4) {
-      lower_four<SIZE - 4>(a, steps, is_unit);
+      lower_four<SIZE - 4>(a, strides, is_unit);
     }
   }
-  METAL_FUNC void solve_upper(device const T* a, MatrixSteps steps, bool is_unit) thread {
+  METAL_FUNC void solve_upper(device const T* a, MatrixStrides strides, bool is_unit) thread {
     if (SIZE > 4) {
-      upper_four<SIZE - 4>(a, steps, is_unit);
+      upper_four<SIZE - 4>(a, strides, is_unit);
     }
-    upper_four<0>(a, steps, is_unit);
+    upper_four<0>(a, strides, is_unit);
   }
   METAL_FUNC void conjugate_where(bool is_conjugated) thread {
     if (is_conjugated) {
@@ -189,16 +190,16 @@ struct ThreadColumns {
 };
 
 // A thread's matrix and the first of its columns.
-struct ThreadPlace {
+struct ThreadCoordinates {
   uint matrix;
   uint first;
 
-  static ThreadPlace of(uint index, constant SmallSystemsParameters& p) {
+  static ThreadCoordinates of(uint index, constant SmallSystemsParameters& p) {
     const uint threads = (p.columns + kColumnsOfThread - 1) / kColumnsOfThread;
     return {index / threads, index % threads * kColumnsOfThread};
   }
-  METAL_FUNC int64_t in(MatrixSteps steps) const thread {
-    return matrix * steps.matrix + first * steps.column;
+  METAL_FUNC int64_t in(MatrixStrides strides) const thread {
+    return matrix * strides.matrix + first * strides.column;
   }
 };
 

@@ -38,8 +38,8 @@ def _kahan(n: int) -> Tensor:
     return sine ** torch.arange(n, dtype=DOUBLE)[:, None] * upper
 
 
-def _tridiagonal(diagonal: Tensor, beside: float = 1.0) -> Tensor:
-    ones = torch.full((len(diagonal) - 1,), beside, dtype=DOUBLE)
+def _tridiagonal(diagonal: Tensor, off_diagonal: float = 1.0) -> Tensor:
+    ones = torch.full((len(diagonal) - 1,), off_diagonal, dtype=DOUBLE)
     return diagonal.diag() + ones.diag(1) + ones.diag(-1)
 
 

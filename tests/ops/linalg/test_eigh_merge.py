@@ -11,8 +11,8 @@ def _seed():
     torch.manual_seed(0)
 
 
-def tridiagonal(diagonal, beside):
-    return diagonal.diag() + beside.diag(1) + beside.diag(-1)
+def tridiagonal(diagonal, off_diagonal):
+    return diagonal.diag() + off_diagonal.diag(1) + off_diagonal.diag(-1)
 
 
 N = 199  # eight leaves of 25 rows, the last padded; each of blocks of 16, 8 and one that is left over

@@ -46,8 +46,11 @@ def product_of_factors(factors, pivots, hermitian):
         step = identity.clone()
         step[last + 1 :, k : last + 1] = factors[last + 1 :, k : last + 1]
         if last > k:
-            beside = factors[last, k]
-            middle[last, k], middle[k, last] = beside, beside.conj() if hermitian else beside
+            off_diagonal = factors[last, k]
+            middle[last, k], middle[k, last] = (
+                off_diagonal,
+                off_diagonal.conj() if hermitian else off_diagonal,
+            )
         left = left @ identity[order].T @ step
         k = last + 1
     return left @ middle @ (left.mH if hermitian else left.mT)
@@ -107,8 +110,8 @@ def test_the_imaginary_part_of_a_hermitian_diagonal_is_ignored(hermitian):
 
 
 def test_pivots_of_exact_matrices():
-    exchange = torch.tensor([[0.0, 1], [1, 0]])
-    assert factor(exchange.to("mps")).pivots.tolist() == [-2, -2]
+    swap = torch.tensor([[0.0, 1], [1, 0]])
+    assert factor(swap.to("mps")).pivots.tolist() == [-2, -2]
     for a in (torch.zeros(4, 4), torch.ones(4, 4), torch.diag(torch.tensor([1.0, 0, 2]))):
         found, expected = factor(a.to("mps")), factor(a)
         assert found.pivots.tolist() == expected.pivots.tolist()

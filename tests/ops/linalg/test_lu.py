@@ -113,7 +113,7 @@ def test_pivots_of_ties_are_the_first(dtype):
     assert info.item() == 0
 
 
-def test_the_pivot_of_complex_numbers_has_the_largest_sum_of_parts():
+def test_the_pivot_of_complex_numbers_has_the_largest_cabs1():
     """As LAPACK has it: |3 + 3i| is 4.2, but 6 is more than 5."""
     a = torch.tensor([[5, 1], [3 + 3j, 1]], dtype=torch.complex64)
     assert linalg.lu_factor_ex(a.to("mps"))[1].tolist() == [2, 2]

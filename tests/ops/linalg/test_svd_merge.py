@@ -11,8 +11,8 @@ def _seed():
     torch.manual_seed(0)
 
 
-def bidiagonal(diagonal, beside):
-    return diagonal.diag() + beside.diag(1)
+def bidiagonal(diagonal, superdiagonal):
+    return diagonal.diag() + superdiagonal.diag(1)
 
 
 N = 200  # regions of 26 columns, of blocks of 16, 8 and 2 columns

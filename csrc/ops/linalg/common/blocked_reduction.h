@@ -112,8 +112,8 @@ METALOPS_HIDDEN inline at::Tensor real_form(const at::Tensor& rows) {
   if (!rows.is_complex()) {
     return rows;
   }
-  const auto turned = at::mul(rows, c10::complex<double>(0, 1));
-  return with_real_parts(at::stack({rows, turned}, 2).flatten(1, 2));
+  const auto times_i = at::mul(rows, c10::complex<double>(0, 1));
+  return with_real_parts(at::stack({rows, times_i}, 2).flatten(1, 2));
 }
 
 // Returns the factors for the conjugates of `rows` that match real_form(): (batch, elements, rows).

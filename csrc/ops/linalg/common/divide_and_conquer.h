@@ -47,9 +47,9 @@ struct METALOPS_HIDDEN Regions {
 // The working memory of the kernels of a merge: scalars of columns (batch, columns), pairs of the
 // rotations, and the first and last elements of the blocks' vectors, which begin as those of single
 // columns.
-struct METALOPS_HIDDEN MergeNumbers {
+struct METALOPS_HIDDEN MergeWorkspace {
   // values: (batch, columns).
-  explicit MergeNumbers(const at::Tensor& values)
+  explicit MergeWorkspace(const at::Tensor& values)
       : poles(at::empty_like(values)),
         z(at::empty_like(values)),
         roots(at::empty_like(values)),

@@ -75,7 +75,7 @@ METALOPS_HIDDEN inline bool fits_lanes(const at::Tensor& matrices) {
 }
 
 // Returns the strides of matrices (batch, m, n), or of their transposes.
-METALOPS_HIDDEN inline MatrixSteps steps_of(const at::Tensor& matrices, bool is_transposed) {
+METALOPS_HIDDEN inline MatrixStrides strides_of(const at::Tensor& matrices, bool is_transposed) {
   const auto rows = is_transposed ? 2 : 1;
   return {matrices.stride(0), matrices.stride(rows), matrices.stride(3 - rows)};
 }
@@ -93,8 +93,8 @@ METALOPS_HIDDEN inline void launch_small_matrices(const char* kernel, const at::
   const auto narrow = [](int64_t x) { return static_cast<uint32_t>(x); };
   const auto rows = is_transposed ? 2 : 1;
   SmallMatricesParameters parameters{
-      steps_of(input, is_transposed), steps_of(output, is_transposed), 0,
-      narrow(input.size(rows)),       narrow(input.size(3 - rows)),    mode};
+      strides_of(input, is_transposed), strides_of(output, is_transposed), 0,
+      narrow(input.size(rows)),         narrow(input.size(3 - rows)),      mode};
   const auto size = longest_side(input);
   const auto name = [&](const char* kind) {
     return KernelName(kernel) + kind + metal_type(a.scalar_type());
@@ -106,17 +106,17 @@ METALOPS_HIDDEN inline void launch_small_matrices(const char* kernel, const at::
     const auto own = [&](const at::Tensor& matrices) {
       return count == batch ? matrices : matrices.narrow(0, first, count);
     };
-    const auto beside = [&](const at::Tensor& numbers) {
-      return count == batch ? numbers : numbers.view({batch, -1}).narrow(0, first, count);
+    const auto own_vectors = [&](const at::Tensor& vectors) {
+      return count == batch ? vectors : vectors.view({batch, -1}).narrow(0, first, count);
     };
     parameters.matrices = narrow(count);
     if (size <= kMostOfOneThread) {
       launch_threads(library(kernel), name(size <= 4 ? "_thread_4_" : "_thread_8_"), count,
-                     own(output), beside(others)..., own(input), parameters);
+                     own(output), own_vectors(others)..., own(input), parameters);
     } else {
       launch_simdgroups(library(kernel), name("_rows_16_"),
                         c10::metal::ceil_div(count * kLanes, int64_t{c10::metal::simdgroup_size}),
-                        own(output), beside(others)..., own(input), parameters);
+                        own(output), own_vectors(others)..., own(input), parameters);
     }
   });
   if (!output.is_alias_of(result)) {
@@ -145,9 +145,9 @@ METALOPS_HIDDEN inline void launch_small_systems(const char* family, const Kerne
   const auto solutions = as_batch(is_own ? at::empty(result.sizes(), result.options()) : result);
   const auto narrow = [](int64_t x) { return static_cast<uint32_t>(x); };
   const auto columns = b.size(left ? -1 : -2);
-  SmallSystemsParameters parameters{steps_of(matrices, is_transposed),
-                                    steps_of(given, !left),
-                                    steps_of(solutions, !left),
+  SmallSystemsParameters parameters{strides_of(matrices, is_transposed),
+                                    strides_of(given, !left),
+                                    strides_of(solutions, !left),
                                     0,
                                     narrow(n),
                                     narrow(columns),
