@@ -17,6 +17,8 @@ ALL = gather("BENCHMARKS")
 SOURCES = {".py", ".md", ".toml", ".h", ".cpp", ".mm", ".metal", ".txt", ""}
 FOLDERS = ("benchmarks", "csrc", "docs", "kernels", "python", "tests", ".ci")
 GENERATED = {"_stock_overloads.py", "operators.md"}
+# Kernels, as (family, name), that are named otherwise than after their family, and why.
+NAMED_OTHERWISE: dict[tuple[str, str], str] = {}
 
 
 def _files():
@@ -90,6 +92,22 @@ def test_kernel_templates_are_instantiated_by_register_kernel():
     for path in (ROOT / "kernels").rglob("*.metal"):
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"\bhost_name\b", text), path
+
+
+def test_the_name_of_a_kernel_begins_with_that_of_its_family():
+    """So traces, profiles and error messages tell in which file it is."""
+    declaration = re.compile(r"\bkernel\s+void\s+(\w+)\s*\(")
+    kernels = {
+        (path.stem, name)
+        for path in (ROOT / "kernels").rglob("*.metal")
+        for name in declaration.findall(path.read_text(encoding="utf-8"))
+    }
+    others = {
+        (family, name)
+        for family, name in kernels
+        if name != family and not name.startswith(f"{family}_")
+    }
+    assert others == set(NAMED_OTHERWISE)
 
 
 @pytest.mark.parametrize("measured", ALL, ids=lambda measured: measured.name)
