@@ -159,7 +159,7 @@ inline void find_eigenvalues(Columns packs, Columns vectors, Scratch scratch, in
                            &scratch->exponents[0], balanced);
   reduce_to_hessenberg<T, Team, STRIDE>(packs, vectors, lane, n, padded, &scratch->taus[0]);
   if (p.with_vectors) {
-    multiply_reflectors<T, Team, SIZE, 1>(vectors, lane, n, &scratch->taus[0]);
+    form_q<T, Team, SIZE, 1>(vectors, lane, n, &scratch->taus[0]);
   }
   find_schur_form<T, Team, STRIDE>(packs, vectors, lane, n, padded, p.with_vectors != 0,
                                    &scratch->step, &scratch->bulge);

@@ -137,7 +137,7 @@ kernel void eigh_thread(device float* values [[buffer(0)]], device T* vectors [[
   tridiagonalise<T, Alone, L::kStride>(&packs[0], &other[0], 0, n, SIZE, &diagonal[0],
                                        &off_diagonal[0], &taus[0]);
   if (p.with_vectors) {
-    multiply_reflectors<T, Alone, SIZE, 1>(&packs[0], 0, n, &taus[0]);
+    form_q<T, Alone, SIZE, 1>(&packs[0], 0, n, &taus[0]);
   }
   TridiagonalIteration iteration = {0, 0, 0, 0, 0};
   while (true) {
@@ -185,7 +185,7 @@ kernel void eigh_simdgroup(device float* values [[buffer(0)]], device T* vectors
   tridiagonalise<T, Simdgroup, L::kStride>(&packs[0], &other[0], lane, n, padded, &diagonal[0],
                                            &off_diagonal[0], &taus[0]);
   if (p.with_vectors) {
-    multiply_reflectors<T, Simdgroup, SIZE, 1>(&packs[0], lane, n, &taus[0]);
+    form_q<T, Simdgroup, SIZE, 1>(&packs[0], lane, n, &taus[0]);
   }
   TridiagonalIteration iteration = {0, 0, 0, 0, 0};
   int count = 1;

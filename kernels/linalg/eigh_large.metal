@@ -292,14 +292,14 @@ kernel void eigh_large_vectors(device T* vectors [[buffer(0)]],
 
 // xLARFT: the upper triangular T of the block reflector I - V T V^H, the product of kEighPanel
 // reflectors. One thread per row of T. Complex elements are 2-by-2 matrices [re im; -im re] here,
-// both in `products`, the inner products of V's columns, and in `factors`, which is T transposed
+// both in `products`, the inner products of V's columns, and in `t`, which is T transposed
 // and begins as zeros.
 template <typename T>
-kernel void eigh_large_factors(device float* factors [[buffer(0)]],
-                               device const float* products [[buffer(1)]],
-                               device const T* taus [[buffer(2)]],
-                               constant EighColumnParameters& p [[buffer(3)]],
-                               uint2 position [[thread_position_in_grid]]) {
+kernel void eigh_large_larft(device float* t [[buffer(0)]],
+                             device const float* products [[buffer(1)]],
+                             device const T* taus [[buffer(2)]],
+                             constant EighColumnParameters& p [[buffer(3)]],
+                             uint2 position [[thread_position_in_grid]]) {
   constexpr int kParts = is_complex_v<T> ? 2 : 1;
   constexpr int kLine = kEighPanel * kParts;
   const int64_t matrix = position.y;
@@ -307,19 +307,19 @@ kernel void eigh_large_factors(device float* factors [[buffer(0)]],
   if (row >= kEighPanel) {
     return;
   }
-  device float* const factor = factors + matrix * kLine * kLine;
+  device float* const own_t = t + matrix * kLine * kLine;
   device const float* const product = products + matrix * kLine * kLine;
   device const T* const tau = taus + matrix * p.reflectors + p.start;
   for (int column = row; column < kEighPanel; ++column) {
     T sum = column == row ? from_real<T>(-1.0f) : from_real<T>(0.0f);
     for (int k = row; k < column; ++k) {
-      device const float* const of_factor = factor + (k * kLine + row) * kParts;
+      device const float* const of_t = own_t + (k * kLine + row) * kParts;
       device const float* const of_product = product + (k * kLine + column) * kParts;
-      sum += multiply(of_parts(of_factor[0], of_factor[kParts - 1], sum),
+      sum += multiply(of_parts(of_t[0], of_t[kParts - 1], sum),
                       of_parts(of_product[0], -of_product[kParts - 1], sum));
     }
     const T element = -multiply(sum, tau[column]);
-    device float* const to = factor + (column * kLine + row) * kParts;
+    device float* const to = own_t + (column * kLine + row) * kParts;
     to[0] = real_part(element);
     if (kParts == 2) {
       to[1] = imaginary_part(element);
@@ -335,7 +335,7 @@ kernel void eigh_large_factors(device float* factors [[buffer(0)]],
   REGISTER_KERNEL("eigh_large_column_" #T, eigh_large_column, T);     \
   REGISTER_KERNEL("eigh_large_products_" #T, eigh_large_products, T); \
   REGISTER_KERNEL("eigh_large_vectors_" #T, eigh_large_vectors, T);   \
-  REGISTER_KERNEL("eigh_large_factors_" #T, eigh_large_factors, T)
+  REGISTER_KERNEL("eigh_large_larft_" #T, eigh_large_larft, T)
 
 REGISTER_EIGH_LARGE(float);
 REGISTER_EIGH_LARGE(float2);

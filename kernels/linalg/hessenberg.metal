@@ -207,14 +207,13 @@ inline float2 of_parts(float re, float im, float2) { return float2(re, im); }
 
 // One column of a panel (xLAHR2). Finishes Y_j, which the update A - Y V^H, Y = A V T, needs for
 // the reflector of the column before, brings the column up to date, and makes its reflector. One
-// threadgroup per matrix. triangles: T, column-major.
+// threadgroup per matrix. t: T, column-major.
 template <typename T>
 kernel void hessenberg_column(
     device float4* matrices [[buffer(0)]], device float4* reflectors [[buffer(1)]],
     device float4* panels [[buffer(2)]], device const float4* products [[buffer(3)]],
-    device const T* overlaps [[buffer(4)]], device T* triangles [[buffer(5)]],
-    device T* taus [[buffer(6)]], constant EighColumnParameters& p [[buffer(7)]],
-    uint matrix [[threadgroup_position_in_grid]],
+    device const T* overlaps [[buffer(4)]], device T* t [[buffer(5)]], device T* taus [[buffer(6)]],
+    constant EighColumnParameters& p [[buffer(7)]], uint matrix [[threadgroup_position_in_grid]],
     uint thread_lane [[thread_position_in_threadgroup]], uint threads [[threads_per_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint simdgroups [[simdgroups_per_threadgroup]], uint simd_lane [[thread_index_in_simdgroup]]) {
@@ -232,7 +231,7 @@ kernel void hessenberg_column(
   const int64_t reflector = int64_t(matrix) * p.reflectors + p.start;
   device float4* const v = reflectors + reflector * p.stride;
   device float4* const y = panels + int64_t(matrix) * kEighPanel * p.stride;
-  device T* const triangle = triangles + int64_t(matrix) * kEighPanel * kEighPanel;
+  device T* const own_t = t + int64_t(matrix) * kEighPanel * kEighPanel;
   if (done > 0) {
     const int last = done - 1;
     const int first_slice = c / p.slice;
@@ -249,9 +248,9 @@ kernel void hessenberg_column(
     for (int i = lane; i <= last; i += lanes) {
       T sum = i == last ? tau : from_real<T>(0.0f);
       for (int k = i; k < last; ++k) {
-        sum -= multiply(tau, multiply(triangle[k * kEighPanel + i], shares[k]));
+        sum -= multiply(tau, multiply(own_t[k * kEighPanel + i], shares[k]));
       }
-      triangle[last * kEighPanel + i] = sum;
+      own_t[last * kEighPanel + i] = sum;
     }
     device const float4* const of_products = products + int64_t(matrix) * p.slices * p.stride;
     for (int i = lane; i < used; i += lanes) {
@@ -297,7 +296,7 @@ kernel void hessenberg_column(
   for (int i = lane; i < done; i += lanes) {
     T sum = from_real<T>(0.0f);
     for (int k = 0; k <= i; ++k) {
-      sum += multiply(conjugate(triangle[i * kEighPanel + k]), shares[k]);
+      sum += multiply(conjugate(own_t[i * kEighPanel + k]), shares[k]);
     }
     weights[i] = sum;
   }

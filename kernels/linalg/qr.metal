@@ -489,12 +489,12 @@ kernel void qr_reflectors(device T* v [[buffer(0)]], device const T* matrices [[
 // xLARFT: T of a panel, whose column c is tau_c (e_c - sum over j < c of T_j (V^H V)_jc), where e
 // are the columns of the identity. One thread per row. gram: V^H V, column-major.
 template <typename T>
-kernel void qr_triangle(device T* triangles [[buffer(0)]], device const T* gram [[buffer(1)]],
-                        device const T* taus [[buffer(2)]], constant QrParameters& p [[buffer(3)]],
-                        uint2 position [[thread_position_in_grid]]) {
+kernel void qr_larft(device T* t [[buffer(0)]], device const T* gram [[buffer(1)]],
+                     device const T* taus [[buffer(2)]], constant QrParameters& p [[buffer(3)]],
+                     uint2 position [[thread_position_in_grid]]) {
   const uint row = position.x;
   const int64_t matrix = position.y;
-  device T* column = triangles + matrix * p.padded * p.padded + row;
+  device T* column = t + matrix * p.padded * p.padded + row;
   device const T* products = gram + matrix * p.padded * p.padded;
   device const T* tau = taus + matrix * p.taus + p.first;
   Pack<T> rest[kQrPanel / 4];
@@ -542,7 +542,7 @@ kernel void qr_triangle(device T* triangles [[buffer(0)]], device const T* gram 
   REGISTER_QR_VECTORS(T, 32);                             \
   REGISTER_KERNEL("qr_panel_" #T, qr_panel, T);           \
   REGISTER_KERNEL("qr_reflectors_" #T, qr_reflectors, T); \
-  REGISTER_KERNEL("qr_triangle_" #T, qr_triangle, T)
+  REGISTER_KERNEL("qr_larft_" #T, qr_larft, T)
 
 REGISTER_QR(float);
 REGISTER_QR(float2);

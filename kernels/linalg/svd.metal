@@ -236,8 +236,8 @@ kernel void svd_thread(device float* values [[buffer(0)]], device T* u [[buffer(
       &packs[0], 0, n, Strided<T>{input + matrix * p.next_matrix, p}, is_finite);
   bidiagonalise<T, Alone, SIZE>(&packs[0], &right[0], 0, n, p.with_vectors, &result, &step);
   if (p.with_vectors) {
-    multiply_reflectors<T, Alone, SIZE, 0>(&packs[0], 0, n, &result.left[0]);
-    multiply_reflectors<T, Alone, SIZE, 1>(&right[0], 0, n, &result.right[0]);
+    form_q<T, Alone, SIZE, 0>(&packs[0], 0, n, &result.left[0]);
+    form_q<T, Alone, SIZE, 1>(&right[0], 0, n, &result.right[0]);
   }
   BidiagonalIteration iteration = {0, 0, 0, 0, 0, 0.0f};
   while (true) {
@@ -309,8 +309,8 @@ kernel void svd_simdgroup(device float* values [[buffer(0)]], device T* u [[buff
       &packs[0], lane, n, Strided<T>{input + matrix * p.next_matrix, p}, is_finite);
   bidiagonalise<T, Team, SIZE>(&packs[0], right, lane, n, p.with_vectors, &result, &step);
   if (p.with_vectors) {
-    multiply_reflectors<T, Team, SIZE, 0>(&packs[0], lane, n, &result.left[0]);
-    multiply_reflectors<T, Team, SIZE, 1>(right, lane, n, &result.right[0]);
+    form_q<T, Team, SIZE, 0>(&packs[0], lane, n, &result.left[0]);
+    form_q<T, Team, SIZE, 1>(right, lane, n, &result.right[0]);
   }
   BidiagonalIteration iteration = {0, 0, 0, 0, 0, 0.0f};
   int count = 1;

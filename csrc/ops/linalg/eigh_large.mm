@@ -58,7 +58,7 @@ class Reduction {
       const auto ordered = at::zeros({batch_, n_, row_}, reflectors_.options());
       metalops::launch_grid(library_, metalops::typed_kernel("eigh_large_vectors_", type_),
                             grid(n_, padded), ordered, found.vectors, ranks, p, parameters_.end);
-      metalops::multiply_with_reflectors(ordered, reflectors_, taus_);
+      metalops::multiply_by_q(ordered, reflectors_, taus_);
       vectors.copy_(ordered.narrow(2, 0, n_).view(vectors.sizes()).mT());
     }
   }

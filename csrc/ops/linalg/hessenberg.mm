@@ -46,7 +46,7 @@ class HessenbergReduction {
     Tensor q;
     if (with_q) {
       q = at::eye(n_, row_, matrices_.options()).expand({batch_, n_, row_}).contiguous();
-      metalops::multiply_with_reflectors(q, reflectors_, taus_);
+      metalops::multiply_by_q(q, reflectors_, taus_);
     }
     return {stride_, matrices_, q, scales_, exponents_};
   }
@@ -91,11 +91,11 @@ class HessenbergReduction {
   void reduce() {
     metalops::ColumnSteps steps(matrices_, stride_, reflector_count_, 1);
     const auto panels = at::zeros({batch_, kEighPanel, row_}, matrices_.options());
-    const auto triangles = at::empty({batch_, kEighPanel, kEighPanel}, matrices_.options());
+    const auto t = at::empty({batch_, kEighPanel, kEighPanel}, matrices_.options());
     const auto reduce_column = [&] {
       metalops::launch_threadgroups(library_, metalops::typed_kernel("hessenberg_column_", type_),
                                     batch_, steps.threads, matrices_, reflectors_, panels,
-                                    steps.products, steps.overlaps, triangles, taus_, steps.p);
+                                    steps.products, steps.overlaps, t, taus_, steps.p);
     };
     steps.for_each(
         [&] {
@@ -115,7 +115,7 @@ class HessenbergReduction {
     const auto columns = matrices_.narrow(1, from, n_ - from);
     metalops::with_real_parts(columns).sub_(at::bmm(
         metalops::conjugate_factors(v.narrow(2, from, n_ - from)), metalops::real_form(panels)));
-    metalops::multiply_with_block(columns, reflectors_, taus_, start, true);
+    metalops::apply_block_reflector(columns, reflectors_, taus_, start, true);
   }
 
   at::native::mps::MetalShaderLibrary& library_;

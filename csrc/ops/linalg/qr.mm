@@ -24,7 +24,7 @@
 namespace {
 
 using at::Tensor;
-using metalops::ReflectorBlock;
+using metalops::BlockReflector;
 
 void check(const char* kernel, const char* name, const Tensor& a) {
   const auto type = a.scalar_type();
@@ -102,7 +102,7 @@ void factorise_panel(const Tensor& a, const Tensor& taus, int64_t first, int64_t
     // A single threadgroup takes long for many rows: the columns are halved.
     const auto half = width > kNarrow ? c10::metal::round_up<int64_t>(width / 2, 4) : width / 2;
     factorise_panel(a, taus, first, half);
-    metalops::multiply_columns(metalops::reflector_block(a, taus, first, half), true,
+    metalops::multiply_columns(metalops::block_reflector(a, taus, first, half), true,
                                a.narrow(1, first + half, width - half).narrow(2, first, rows));
     factorise_panel(a, taus, first + half, width - half);
   }
@@ -110,7 +110,7 @@ void factorise_panel(const Tensor& a, const Tensor& taus, int64_t first, int64_t
 
 // Factors a, (batch, n, m) by columns, which gets R and the reflectors (xGEQRF). taus: (batch,
 // min(m, n)). blocks: receives the block reflectors, if not null.
-void factorise(const Tensor& a, const Tensor& taus, std::vector<ReflectorBlock>* blocks = nullptr) {
+void factorise(const Tensor& a, const Tensor& taus, std::vector<BlockReflector>* blocks = nullptr) {
   const auto steps = taus.size(1);
   if (a.numel() == 0) {
     return;
@@ -127,7 +127,7 @@ void factorise(const Tensor& a, const Tensor& taus, std::vector<ReflectorBlock>*
     if (behind == 0 && blocks == nullptr) {
       continue;
     }
-    auto block = metalops::reflector_block(a, taus, first, width);
+    auto block = metalops::block_reflector(a, taus, first, width);
     if (behind > 0) {
       metalops::multiply_columns(
           block, true, a.narrow(1, first + width, behind).narrow(2, first, a.size(2) - first));
@@ -175,7 +175,7 @@ void multiply_small(const Tensor& others, const Tensor& a, const Tensor& taus, b
 // Forms the first columns of Q, as many as q has (xORGQR). blocks: those of the reflectors; none if
 // they are small.
 void form_q(const Tensor& q, const Tensor& a, const Tensor& taus,
-            const std::vector<ReflectorBlock>& blocks) {
+            const std::vector<BlockReflector>& blocks) {
   if (q.numel() == 0) {
     return;
   }
@@ -262,7 +262,7 @@ Tensor householder_product_of(const Tensor& input, const Tensor& tau) {
   if (metalops::is_small(input.size(-2))) {
     form_q(q, q.clone(), taus, {});
   } else if (q.numel() != 0) {
-    form_q(q, q, taus, metalops::reflector_blocks(q, taus));
+    form_q(q, q, taus, metalops::block_reflectors(q, taus));
   }
   return result;
 }
@@ -331,7 +331,7 @@ Tensor ormqr_of(const Tensor& input, const Tensor& tau, const Tensor& other, boo
     multiply_small(c, a, taus, left == transpose, !left, false);
     return result;
   }
-  auto blocks = metalops::reflector_blocks(a, taus);
+  auto blocks = metalops::block_reflectors(a, taus);
   if (left != transpose) {
     std::reverse(blocks.begin(), blocks.end());
   }
@@ -371,7 +371,7 @@ std::tuple<Tensor&, Tensor&> qr_out(const Tensor& input, c10::string_view mode, 
   const auto taus = batch_of_vectors(empty_taus(factors));
   const auto q = computes_q ? by_columns(call.output(0)) : Tensor();
   for_parts(a, [&](auto own) {
-    std::vector<ReflectorBlock> blocks;
+    std::vector<BlockReflector> blocks;
     factorise(own(a), own(taus), computes_q ? &blocks : nullptr);
     if (computes_q) {
       form_q(own(q), own(a), own(taus), blocks);

@@ -59,8 +59,8 @@ class Bidiagonalisation {
       const auto vectors = at::zeros({2, batch_, n_, row_}, reflectors_.options());
       launch_grid("eigh_large", "eigh_large_vectors_", {n_, padded, 2 * batch_}, vectors,
                   found.vectors, ranks, p, static_cast<uint32_t>(batch_));
-      metalops::multiply_with_reflectors(vectors.flatten(0, 1), reflectors_.flatten(0, 1),
-                                         taus_.flatten(0, 1));
+      metalops::multiply_by_q(vectors.flatten(0, 1), reflectors_.flatten(0, 1),
+                              taus_.flatten(0, 1));
       const auto [lefts, rights] = sides_of(vectors.narrow(3, 0, n_));
       u.copy_(lefts.mT());
       v_adjoint.copy_(rights.conj());

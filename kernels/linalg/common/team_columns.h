@@ -52,7 +52,7 @@ inline int load_columns(Columns packs, int lane, int n, Source source, thread bo
 // columns of Q, the last ones first: the columns before them do not depend on the reflectors that
 // are overwritten.
 template <typename T, typename Team, int SIZE, int FIRST, typename Columns, typename Taus>
-inline void multiply_reflectors(Columns packs, int lane, int n, Taus taus) {
+inline void form_q(Columns packs, int lane, int n, Taus taus) {
   typedef Layout<T, SIZE, Team> L;
   constexpr int kRows = ColumnPacks<T>::kRows;
   for (int begin = (n - 1) / Team::kLanes * Team::kLanes; begin >= 0; begin -= Team::kLanes) {

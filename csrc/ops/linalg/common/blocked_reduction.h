@@ -148,7 +148,7 @@ METALOPS_HIDDEN inline at::Tensor gram(const at::Tensor& rows) {
 // Multiplies columns with the block reflector of the kEighPanel reflectors from `start` on, or with
 // its adjoint (xLARFT, xLARFB). columns: (batch, columns, row); reflectors: (batch, a multiple of
 // kEighPanel, row), of which reflector k has zeros before element k; taus: (batch, reflectors).
-METALOPS_HIDDEN inline void multiply_with_block(const at::Tensor& columns,
+METALOPS_HIDDEN inline void apply_block_reflector(const at::Tensor& columns,
                                                 const at::Tensor& reflectors,
                                                 const at::Tensor& taus, int64_t start,
                                                 bool is_adjoint) {
@@ -156,25 +156,24 @@ METALOPS_HIDDEN inline void multiply_with_block(const at::Tensor& columns,
   const auto row = reflectors.size(2);
   const int64_t parts = columns.is_complex() ? 2 : 1;
   const auto real_columns = with_real_parts(columns);
-  const auto name = typed_kernel("eigh_large_factors_", columns);
+  const auto name = typed_kernel("eigh_large_larft_", columns);
   EighColumnParameters p{};
   p.reflectors = static_cast<int32_t>(reflectors.size(1));
   p.start = static_cast<int32_t>(start);
   const auto rows =
       real_form(reflectors.narrow(1, start, kEighPanel).narrow(2, start, row - start));
   const auto part = real_columns.narrow(2, parts * start, parts * (row - start));
-  const auto factors =
-      at::zeros({batch, parts * kEighPanel, parts * kEighPanel}, real_columns.options());
-  launch_rows(library("eigh_large"), name, kEighPanel, batch, factors, gram(rows), taus, p);
-  part.sub_(at::bmm(at::bmm(at::bmm(part, rows.mT()), is_adjoint ? factors.mT() : factors), rows));
+  const auto t = at::zeros({batch, parts * kEighPanel, parts * kEighPanel}, real_columns.options());
+  launch_rows(library("eigh_large"), name, kEighPanel, batch, t, gram(rows), taus, p);
+  part.sub_(at::bmm(at::bmm(at::bmm(part, rows.mT()), is_adjoint ? t.mT() : t), rows));
 }
 
 // Multiplies columns with Q, the product of all reflectors, block by block (xUNMQR).
-METALOPS_HIDDEN inline void multiply_with_reflectors(const at::Tensor& columns,
+METALOPS_HIDDEN inline void multiply_by_q(const at::Tensor& columns,
                                                      const at::Tensor& reflectors,
                                                      const at::Tensor& taus) {
   for (int64_t start = reflectors.size(1) - kEighPanel; start >= 0; start -= kEighPanel) {
-    multiply_with_block(columns, reflectors, taus, start, false);
+    apply_block_reflector(columns, reflectors, taus, start, false);
   }
 }
 

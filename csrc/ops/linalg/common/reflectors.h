@@ -21,7 +21,7 @@ namespace metalops {
 
 // The block reflector of a panel. v: (batch, reflectors, rows from `first` on); t: (batch,
 // reflectors, reflectors).
-struct ReflectorBlock {
+struct BlockReflector {
   int64_t first;
   at::Tensor v;
   at::Tensor t;
@@ -41,7 +41,7 @@ METALOPS_HIDDEN inline QrParameters qr_parameters(const at::Tensor& a, const at:
           c10::metal::round_up<uint32_t>(narrow(width), 4)};
 }
 
-METALOPS_HIDDEN inline ReflectorBlock reflector_block(const at::Tensor& a, const at::Tensor& taus,
+METALOPS_HIDDEN inline BlockReflector block_reflector(const at::Tensor& a, const at::Tensor& taus,
                                                       int64_t first, int64_t width) {
   const auto parameters = qr_parameters(a, taus, first, width);
   const auto batch = a.size(0);
@@ -52,25 +52,25 @@ METALOPS_HIDDEN inline ReflectorBlock reflector_block(const at::Tensor& a, const
               parameters);
   const auto gram = at::bmm(v, v.mH());
   const auto t = at::empty_like(gram);
-  launch_rows(library("qr"), typed_kernel("qr_triangle_", a), parameters.padded, batch, t, gram,
+  launch_rows(library("qr"), typed_kernel("qr_larft_", a), parameters.padded, batch, t, gram,
               taus, parameters);
   return {first, v, t};
 }
 
 // Returns the block reflectors of all panels of a matrix.
-METALOPS_HIDDEN inline std::vector<ReflectorBlock> reflector_blocks(const at::Tensor& a,
+METALOPS_HIDDEN inline std::vector<BlockReflector> block_reflectors(const at::Tensor& a,
                                                                     const at::Tensor& taus) {
-  std::vector<ReflectorBlock> blocks;
+  std::vector<BlockReflector> blocks;
   for (int64_t first = 0; first < taus.size(1); first += kQrPanel) {
     blocks.push_back(
-        reflector_block(a, taus, first, std::min<int64_t>(kQrPanel, taus.size(1) - first)));
+        block_reflector(a, taus, first, std::min<int64_t>(kQrPanel, taus.size(1) - first)));
   }
   return blocks;
 }
 
 // Multiplies columns with H or H^H (xLARFB from the left). columns: (batch, columns, rows from
 // block.first on).
-METALOPS_HIDDEN inline void multiply_columns(const ReflectorBlock& block, bool is_adjoint,
+METALOPS_HIDDEN inline void multiply_columns(const BlockReflector& block, bool is_adjoint,
                                              const at::Tensor& columns) {
   const auto& [first, v, t] = block;
   const auto weights = at::bmm(at::bmm(columns, v.mH()), is_adjoint ? t.mH() : t);
@@ -79,7 +79,7 @@ METALOPS_HIDDEN inline void multiply_columns(const ReflectorBlock& block, bool i
 
 // Multiplies rows with H or H^H from the right (xLARFB). rows: (batch, elements from block.first
 // on, rows).
-METALOPS_HIDDEN inline void multiply_rows(const ReflectorBlock& block, bool is_adjoint,
+METALOPS_HIDDEN inline void multiply_rows(const BlockReflector& block, bool is_adjoint,
                                           const at::Tensor& rows) {
   const auto& [first, v, t] = block;
   const auto weights = at::bmm(is_adjoint ? t.mH() : t, at::bmm(v, rows));
