@@ -28,7 +28,7 @@ struct Source {
   device const T* matrix;
   constant SquaresParameters& p;
 
-  T at(int row, int column) const { return matrix[row * p.next_row + column * p.next_column]; }
+  T at(int row, int column) const { return matrix[row * p.row_stride + column * p.column_stride]; }
 };
 
 // ---- reduction ----------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ inline void find_eigenvalues(Columns packs, Columns vectors, Scratch scratch, in
   const int n = p.size;
   bool is_finite;
   const int loaded = load_columns<T, Team, SIZE>(
-      vectors, lane, n, Source<T>{input + matrix * p.next_matrix, p}, is_finite);
+      vectors, lane, n, Source<T>{input + matrix * p.matrix_stride, p}, is_finite);
   const int balanced =
       balance<T, Team, STRIDE>(vectors, lane, n, &scratch->positions[0], &scratch->order[0],
                                &scratch->exponents[0], &scratch->more[0], &scratch->shared[0]);

@@ -133,7 +133,7 @@ kernel void eigh_thread(device float* values [[buffer(0)]], device T* vectors [[
   float2 rotations[SIZE];
   bool is_finite;
   const int exponent = load_columns<T, Alone, SIZE>(
-      &packs[0], 0, n, Source<T>{input + matrix * p.next_matrix, p}, is_finite);
+      &packs[0], 0, n, Source<T>{input + matrix * p.matrix_stride, p}, is_finite);
   tridiagonalise<T, Alone, L::kStride>(&packs[0], &other[0], 0, n, SIZE, &diagonal[0],
                                        &off_diagonal[0], &taus[0]);
   if (p.with_vectors) {
@@ -181,7 +181,7 @@ kernel void eigh_simdgroup(device float* values [[buffer(0)]], device T* vectors
   const int padded = with_padding<T>(n);
   bool is_finite;
   const int exponent = load_columns<T, Simdgroup, SIZE>(
-      &packs[0], lane, n, Source<T>{input + matrix * p.next_matrix, p}, is_finite);
+      &packs[0], lane, n, Source<T>{input + matrix * p.matrix_stride, p}, is_finite);
   tridiagonalise<T, Simdgroup, L::kStride>(&packs[0], &other[0], lane, n, padded, &diagonal[0],
                                            &off_diagonal[0], &taus[0]);
   if (p.with_vectors) {

@@ -40,7 +40,7 @@ kernel void eigh_large_extents(device float* extents [[buffer(0)]],
   }
   const int64_t matrix = line / n;
   const int row = line % n;
-  const Source<T> source{input + matrix * p.next_matrix, p};
+  const Source<T> source{input + matrix * p.matrix_stride, p};
   float largest = 0.0f;
   for (int column = lane; column <= row; column += kSimdgroup) {
     largest = max(largest, finite_magnitude(source.at(row, column)));
@@ -83,7 +83,7 @@ kernel void eigh_large_load(device float4* matrices [[buffer(0)]],
   const int64_t matrix = position.z;
   const int column = position.y;
   const int first = position.x * ColumnPacks<T>::kRows;
-  const Source<T> source{input + matrix * p.next_matrix, p};
+  const Source<T> source{input + matrix * p.matrix_stride, p};
   float4 pack(0.0f);
   thread T* const elements = elements_of<T>(&pack);
   if (infos[matrix] == 0) {

@@ -44,10 +44,10 @@ kernel void hessenberg_extents(device float* extents [[buffer(0)]],
   if (line >= int64_t(p.end) * n) {
     return;
   }
-  device const T* const column = input + line / n * p.next_matrix + line % n * p.next_column;
+  device const T* const column = input + line / n * p.matrix_stride + line % n * p.column_stride;
   float largest = 0.0f;
   for (int row = lane; row < n; row += kSimdgroup) {
-    largest = max(largest, finite_magnitude(column[row * p.next_row]));
+    largest = max(largest, finite_magnitude(column[row * p.row_stride]));
   }
   largest = simd_max(largest);
   if (lane == 0) {
@@ -86,12 +86,12 @@ kernel void hessenberg_load(device float4* matrices [[buffer(0)]],
   const int64_t matrix = position.z;
   const int column = position.y;
   const int first = position.x * ColumnPacks<T>::kRows;
-  device const T* const from = input + matrix * p.next_matrix + column * p.next_column;
+  device const T* const from = input + matrix * p.matrix_stride + column * p.column_stride;
   float4 pack(0.0f);
   thread T* const elements = elements_of<T>(&pack);
   if (infos[matrix] == 0) {
     for (int i = 0; i < ColumnPacks<T>::kRows && first + i < p.size; ++i) {
-      elements[i] = from[(first + i) * p.next_row];
+      elements[i] = from[(first + i) * p.row_stride];
     }
   }
   matrices[(matrix * p.size + column) * stride + position.x] =

@@ -666,12 +666,12 @@ kernel void lu_solve_thread(
   const bool is_transposed = (p.mode & metalops::kLuTransposed) != 0;
   device const T* const own = factors + coordinates.matrix * p.matrix.matrix;
   auto x = ThreadColumns<T, SIZE>::of(p, coordinates.first);
-  x.load(given + coordinates.in(p.given), p.given, is_transposed ? RowOrder() : permutation);
+  x.load(given + coordinates.offset(p.given), p.given, is_transposed ? RowOrder() : permutation);
   x.conjugate_where(p.is_conjugated != 0);
   x.solve_lower(own, p.matrix, !is_transposed);
   x.solve_upper(own, p.matrix, is_transposed);
   x.conjugate_where(p.is_conjugated != 0);
-  x.store(solutions + coordinates.in(p.solutions), p.solutions,
+  x.store(solutions + coordinates.offset(p.solutions), p.solutions,
           is_transposed ? permutation : RowOrder());
 }
 

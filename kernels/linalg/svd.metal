@@ -28,7 +28,7 @@ struct Strided {
   device const T* matrix;
   constant SquaresParameters& p;
 
-  T at(int row, int column) const { return matrix[row * p.next_row + column * p.next_column]; }
+  T at(int row, int column) const { return matrix[row * p.row_stride + column * p.column_stride]; }
 };
 
 // ---- reduction to a bidiagonal matrix -----------------------------------------------------------
@@ -233,7 +233,7 @@ kernel void svd_thread(device float* values [[buffer(0)]], device T* u [[buffer(
   int order[SIZE];
   bool is_finite;
   const int exponent = load_columns<T, Alone, SIZE>(
-      &packs[0], 0, n, Strided<T>{input + matrix * p.next_matrix, p}, is_finite);
+      &packs[0], 0, n, Strided<T>{input + matrix * p.matrix_stride, p}, is_finite);
   bidiagonalise<T, Alone, SIZE>(&packs[0], &right[0], 0, n, p.with_vectors, &result, &step);
   if (p.with_vectors) {
     form_q<T, Alone, SIZE, 0>(&packs[0], 0, n, &result.left[0]);
@@ -306,7 +306,7 @@ kernel void svd_simdgroup(device float* values [[buffer(0)]], device T* u [[buff
   const auto right = Room<HAS_ROOM>::memory(&of_right[0], kept, of_kept);
   bool is_finite;
   const int exponent = load_columns<T, Team, SIZE>(
-      &packs[0], lane, n, Strided<T>{input + matrix * p.next_matrix, p}, is_finite);
+      &packs[0], lane, n, Strided<T>{input + matrix * p.matrix_stride, p}, is_finite);
   bidiagonalise<T, Team, SIZE>(&packs[0], right, lane, n, p.with_vectors, &result, &step);
   if (p.with_vectors) {
     form_q<T, Team, SIZE, 0>(&packs[0], lane, n, &result.left[0]);

@@ -8,9 +8,9 @@ namespace metalops {
 
 // Square matrices of any strides, in elements.
 struct SvdLoadParameters {
-  int64_t next_matrix;
-  int64_t next_row;
-  int64_t next_column;
+  int64_t matrix_stride;
+  int64_t row_stride;
+  int64_t column_stride;
   uint32_t matrices;
   int32_t size;
   int32_t stride;         // stride of the copy's columns, in packs

@@ -32,12 +32,12 @@ C10_METAL_CONSTEXPR uint32_t kUnitTriangle = 2;  // the diagonal is taken to be 
 // the columns in packs.
 struct TriangularParameters {
   int64_t matrix_start;
-  int64_t matrix_row;
-  int64_t matrix_column;
-  int64_t matrix_batch;
+  int64_t matrix_row_stride;
+  int64_t matrix_column_stride;
+  int64_t matrix_batch_stride;
   int64_t columns_start;
-  int64_t columns_row;
-  int64_t columns_batch;
+  int64_t columns_row_stride;
+  int64_t columns_batch_stride;
   uint32_t size;
   uint32_t matrices;
   uint32_t packs;           // packs of columns

@@ -44,19 +44,19 @@ inline void load_line(threadgroup T* triangle, device const T* matrix,
                       constant TriangularParameters& p, uint line) {
   const uint last = p.size - 1;
   const uint own_block = line / kRows * kRows;
-  if (p.matrix_column == 1 || p.matrix_column == -1) {
-    device const T* const column = matrix + min(line, last) * p.matrix_column;
+  if (p.matrix_column_stride == 1 || p.matrix_column_stride == -1) {
+    device const T* const column = matrix + min(line, last) * p.matrix_column_stride;
     for (uint first = own_block; first < p.size; first += kRows) {
       load_elements<T>(triangle + elements_of_triangle(first) + line * kRows, 1,
-                       column + first * p.matrix_row, p.matrix_row, last - first,
+                       column + first * p.matrix_row_stride, p.matrix_row_stride, last - first,
                        p.is_conjugated != 0);
     }
   } else {
-    device const T* const row = matrix + min(line, last) * p.matrix_row;
+    device const T* const row = matrix + min(line, last) * p.matrix_row_stride;
     threadgroup T* const to = triangle + elements_of_triangle(own_block) + line % kRows;
     for (uint first = 0; first <= own_block; first += kRows) {
-      load_elements<T>(to + first * kRows, kRows, row + first * p.matrix_column, p.matrix_column,
-                       last - first, p.is_conjugated != 0);
+      load_elements<T>(to + first * kRows, kRows, row + first * p.matrix_column_stride,
+                       p.matrix_column_stride, last - first, p.is_conjugated != 0);
     }
   }
 }
@@ -191,7 +191,8 @@ kernel void triangular_solve(device float4* columns [[buffer(0)]],
   for (uint i = thread_index; i < matrices * lines; i += threads) {
     const uint own = i / lines;
     load_line<T>(&triangles[own * elements],
-                 matrix + p.matrix_start + (first_matrix + own) * p.matrix_batch, p, i % lines);
+                 matrix + p.matrix_start + (first_matrix + own) * p.matrix_batch_stride, p,
+                 i % lines);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   const uint threads_of_matrix = (p.group_packs + kPacks - 1) / kPacks;
@@ -199,9 +200,9 @@ kernel void triangular_solve(device float4* columns [[buffer(0)]],
   const uint pack =
       group % groups_of_row * p.group_packs + thread_index % threads_of_matrix * kPacks;
   if (own < matrices && pack < p.packs) {
-    substitute<T>(columns + p.columns_start + (first_matrix + own) * p.columns_batch + pack,
-                  p.columns_row, min(1u, p.packs - 1 - pack), &triangles[own * elements], p.size,
-                  p.is_unit != 0);
+    substitute<T>(columns + p.columns_start + (first_matrix + own) * p.columns_batch_stride + pack,
+                  p.columns_row_stride, min(1u, p.packs - 1 - pack), &triangles[own * elements],
+                  p.size, p.is_unit != 0);
   }
 }
 
@@ -221,7 +222,7 @@ kernel void triangular_thread(device T* solutions [[buffer(0)]],
   const bool is_unit = (p.mode & metalops::kUnitTriangle) != 0;
   device const T* const own = matrix + coordinates.matrix * p.matrix.matrix;
   auto x = metalops::ThreadColumns<T, SIZE>::of(p, coordinates.first);
-  x.load(given + coordinates.in(p.given), p.given, RowOrder());
+  x.load(given + coordinates.offset(p.given), p.given, RowOrder());
   x.conjugate_where(p.is_conjugated != 0);
   if ((p.mode & metalops::kUpperTriangle) != 0) {
     x.solve_upper(own, p.matrix, is_unit);
@@ -229,7 +230,7 @@ kernel void triangular_thread(device T* solutions [[buffer(0)]],
     x.solve_lower(own, p.matrix, is_unit);
   }
   x.conjugate_where(p.is_conjugated != 0);
-  x.store(solutions + coordinates.in(p.solutions), p.solutions, RowOrder());
+  x.store(solutions + coordinates.offset(p.solutions), p.solutions, RowOrder());
 }
 
 #define REGISTER_TRIANGULAR(T) REGISTER_KERNEL("triangular_solve_" #T, triangular_solve, T)

@@ -91,8 +91,8 @@ class Bidiagonalisation {
                                   0};
     // The kernel reads lines, columns or rows, along which elements are adjacent.
     auto lines = p;
-    if (lines.next_column < lines.next_row) {
-      std::swap(lines.next_row, lines.next_column);
+    if (lines.column_stride < lines.row_stride) {
+      std::swap(lines.row_stride, lines.column_stride);
     }
     const auto extents = at::empty({batch_ * n_}, bidiagonals_.options());
     metalops::launch_simdgroups(library, metalops::typed_kernel("svd_large_extents_", type_), batch_ * n_,
@@ -107,7 +107,7 @@ class Bidiagonalisation {
       copy = at::empty({batch_, n_, row_}, a.options());
       launch_grid("svd_large", "svd_large_load_", {stride_, n_, batch_}, copy, a, exponents_,
                   infos_, p);
-      std::swap(p.next_row, p.next_column);
+      std::swap(p.row_stride, p.column_stride);
       p.is_conjugate = 1;
     }
     return copies;

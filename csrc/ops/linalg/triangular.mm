@@ -27,17 +27,17 @@ void launch_triangle(const at::Tensor& a, Triangle triangle, const at::Tensor& x
   const auto n = a.size(1);
   const auto pack = pack_of(x);
   TriangularParameters p{};
-  p.matrix_row = a.stride(1);
-  p.matrix_column = a.stride(2);
-  p.matrix_batch = a.stride(0);
-  p.columns_row = x.stride(1) / pack;
-  p.columns_batch = x.stride(0) / pack;
+  p.matrix_row_stride = a.stride(1);
+  p.matrix_column_stride = a.stride(2);
+  p.matrix_batch_stride = a.stride(0);
+  p.columns_row_stride = x.stride(1) / pack;
+  p.columns_batch_stride = x.stride(0) / pack;
   if (triangle.is_upper) {
-    p.matrix_start = (n - 1) * (p.matrix_row + p.matrix_column);
-    p.columns_start = (n - 1) * p.columns_row;
-    p.matrix_row *= -1;
-    p.matrix_column *= -1;
-    p.columns_row *= -1;
+    p.matrix_start = (n - 1) * (p.matrix_row_stride + p.matrix_column_stride);
+    p.columns_start = (n - 1) * p.columns_row_stride;
+    p.matrix_row_stride *= -1;
+    p.matrix_column_stride *= -1;
+    p.columns_row_stride *= -1;
   }
   constexpr uint32_t kThreads = c10::metal::simdgroup_size;
   p.size = static_cast<uint32_t>(n);

@@ -15,8 +15,8 @@ struct Source {
   // Returns an element of the Hermitian matrix; those on the diagonal are real.
   T at(int row, int column) const {
     const bool is_stored = p.is_upper ? row <= column : row >= column;
-    const T x = is_stored ? matrix[row * p.next_row + column * p.next_column]
-                          : conjugate(matrix[column * p.next_row + row * p.next_column]);
+    const T x = is_stored ? matrix[row * p.row_stride + column * p.column_stride]
+                          : conjugate(matrix[column * p.row_stride + row * p.column_stride]);
     return row == column ? from_real<T>(real_part(x)) : x;
   }
 };

@@ -10,9 +10,9 @@ namespace metalops {
 // A batch of square matrices of any strides. A launch processes the matrices from `first` up to,
 // but not including, `end`.
 struct SquaresParameters {
-  int64_t next_matrix;  // in elements
-  int64_t next_row;
-  int64_t next_column;
+  int64_t matrix_stride;  // in elements
+  int64_t row_stride;
+  int64_t column_stride;
   uint32_t first;
   uint32_t end;
   int32_t size;

@@ -198,7 +198,7 @@ struct ThreadCoordinates {
     const uint threads = (p.columns + kColumnsOfThread - 1) / kColumnsOfThread;
     return {index / threads, index % threads * kColumnsOfThread};
   }
-  METAL_FUNC int64_t in(MatrixStrides strides) const thread {
+  METAL_FUNC int64_t offset(MatrixStrides strides) const thread {
     return matrix * strides.matrix + first * strides.column;
   }
 };
