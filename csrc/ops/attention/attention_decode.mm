@@ -399,9 +399,9 @@ std::tuple<Tensor, Tensor> merge_attention(const Tensor& out_a, const Tensor& ls
   }
   const auto lse = at::empty(lse_a.sizes(), lse_a.options());
   metalops::launch_rows(metalops::library("attention_decode"),
-                        metalops::typed_kernel("attention_decode_merge_pair_", out), out.size(-1), lse.numel(),
-                        out, lse, out_a.contiguous(), lse_a.contiguous(), out_b.contiguous(),
-                        lse_b.contiguous());
+                        metalops::typed_kernel("attention_decode_merge_pair_", out), out.size(-1),
+                        lse.numel(), out, lse, out_a.contiguous(), lse_a.contiguous(),
+                        out_b.contiguous(), lse_b.contiguous());
   return {out, lse};
 }
 
@@ -413,12 +413,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> merge_attention_backward(
   const auto grad_b = at::empty(out_a.sizes(), out_a.options());
   const auto grad_lse_a = at::empty(lse_a.sizes(), lse_a.options());
   const auto grad_lse_b = at::empty(lse_a.sizes(), lse_a.options());
-  metalops::launch_simdgroups(metalops::library("attention_decode"),
-                              metalops::typed_kernel("attention_decode_merge_pair_backward_", out_a),
-                              lse_a.numel(), grad_a, grad_lse_a, grad_b, grad_lse_b,
-                              grad_out.contiguous(), grad_lse.contiguous(), out_a.contiguous(),
-                              lse_a.contiguous(), out_b.contiguous(), lse_b.contiguous(),
-                              lse_a.numel(), static_cast<int32_t>(out_a.size(-1)));
+  metalops::launch_simdgroups(
+      metalops::library("attention_decode"),
+      metalops::typed_kernel("attention_decode_merge_pair_backward_", out_a), lse_a.numel(), grad_a,
+      grad_lse_a, grad_b, grad_lse_b, grad_out.contiguous(), grad_lse.contiguous(),
+      out_a.contiguous(), lse_a.contiguous(), out_b.contiguous(), lse_b.contiguous(), lse_a.numel(),
+      static_cast<int32_t>(out_a.size(-1)));
   return {grad_a, grad_lse_a, grad_b, grad_lse_b};
 }
 

@@ -80,8 +80,9 @@ at::Tensor& logspace_out(const c10::Scalar& start, const c10::Scalar& end, int64
   set_exponents(parameters, start, end, dtype);
   set_base(parameters, base);
   const auto layout = metalops::row_major_layout<1>({out});
-  metalops::launch_threads(metalops::library("range"), metalops::typed_kernel("range_logspace_", dtype),
-                           layout.count, out, parameters, layout);
+  metalops::launch_threads(metalops::library("range"),
+                           metalops::typed_kernel("range_logspace_", dtype), layout.count, out,
+                           parameters, layout);
   return out;
 }
 

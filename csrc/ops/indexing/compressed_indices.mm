@@ -45,10 +45,10 @@ Tensor& coo_to_csr_out(const Tensor& self, int64_t size, bool out_int32, Tensor&
   at::assert_no_overlap(out, self);
   const auto rows = indices(kName, self);
   metalops::write_contiguous(out, [&](const Tensor& pointers) {
-    metalops::launch_rows(metalops::library("compressed_indices"),
-                          metalops::typed_kernel("compressed_indices_row_pointers_", rows, pointers), size + 1, 1,
-                          pointers, rows, CompressedIndicesParameters{size, rows.numel()},
-                          metalops::kErrorBuffer);
+    metalops::launch_rows(
+        metalops::library("compressed_indices"),
+        metalops::typed_kernel("compressed_indices_row_pointers_", rows, pointers), size + 1, 1,
+        pointers, rows, CompressedIndicesParameters{size, rows.numel()}, metalops::kErrorBuffer);
   });
   return out;
 }
@@ -79,8 +79,8 @@ Tensor& csr_to_coo_out(const Tensor& crow_indices, const Tensor& col_indices, bo
   const auto elements = col_indices.size(-1);
   const auto rows = at::empty(col_indices.sizes(), out.options());
   metalops::launch_rows(metalops::library("compressed_indices"),
-                        metalops::typed_kernel("compressed_indices_row_indices_", pointers, rows), elements,
-                        rows.numel() / elements, rows, pointers,
+                        metalops::typed_kernel("compressed_indices_row_indices_", pointers, rows),
+                        elements, rows.numel() / elements, rows, pointers,
                         CompressedIndicesParameters{pointers.size(-1) - 1, elements});
   const auto batch = col_indices.dim() - 1;
   for (int64_t d = 0; d < batch; ++d) {

@@ -73,10 +73,11 @@ class Reduction {
     const auto extents = at::empty({batch_ * n_}, diagonals_.options());
     metalops::launch_simdgroups(library_, metalops::typed_kernel("eigh_large_extents_", type_),
                                 batch_ * n_, extents, a, parameters_);
-    metalops::launch_threadgroups(library_, "eigh_large_exponents", batch_, c10::metal::simdgroup_size,
-                                  exponents_, infos_, extents, parameters_);
-    metalops::launch_grid(library_, metalops::typed_kernel("eigh_large_load_", type_), grid(stride_, n_),
-                          matrices_, a, exponents_, infos_, parameters_,
+    metalops::launch_threadgroups(library_, "eigh_large_exponents", batch_,
+                                  c10::metal::simdgroup_size, exponents_, infos_, extents,
+                                  parameters_);
+    metalops::launch_grid(library_, metalops::typed_kernel("eigh_large_load_", type_),
+                          grid(stride_, n_), matrices_, a, exponents_, infos_, parameters_,
                           static_cast<int32_t>(stride_));
   }
 
@@ -85,9 +86,10 @@ class Reduction {
     metalops::ColumnSteps steps(matrices_, stride_, reflector_count_, 2);
     const auto panels = at::empty({batch_, kEighPanel, row_}, matrices_.options());
     const auto reduce_column = [&] {
-      metalops::launch_threadgroups(library_, metalops::typed_kernel("eigh_large_column_", type_), batch_,
-                                    steps.threads, matrices_, reflectors_, panels, steps.products,
-                                    steps.overlaps, diagonals_, off_diagonals_, taus_, steps.p);
+      metalops::launch_threadgroups(library_, metalops::typed_kernel("eigh_large_column_", type_),
+                                    batch_, steps.threads, matrices_, reflectors_, panels,
+                                    steps.products, steps.overlaps, diagonals_, off_diagonals_,
+                                    taus_, steps.p);
     };
     steps.for_each(
         [&] {

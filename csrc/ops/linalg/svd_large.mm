@@ -95,8 +95,8 @@ class Bidiagonalisation {
       std::swap(lines.row_stride, lines.column_stride);
     }
     const auto extents = at::empty({batch_ * n_}, bidiagonals_.options());
-    metalops::launch_simdgroups(library, metalops::typed_kernel("svd_large_extents_", type_), batch_ * n_,
-                                extents, a, lines);
+    metalops::launch_simdgroups(library, metalops::typed_kernel("svd_large_extents_", type_),
+                                batch_ * n_, extents, a, lines);
     metalops::SquaresParameters of_exponents{};
     of_exponents.size = size();
     metalops::launch_threadgroups(metalops::library("eigh_large"), "eigh_large_exponents", batch_,

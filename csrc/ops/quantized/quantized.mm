@@ -164,7 +164,8 @@ std::tuple<Tensor, Tensor, Tensor> quantize(const Tensor& weight, const MaybeTen
   const auto biases =
       has_biases ? at::empty(sizes, weight.options()) : at::empty({0}, weight.options());
   const auto from = weight.contiguous();
-  metalops::launch_threads(quantized_kernels(), metalops::typed_kernel("quantized_quantize_", weight),
+  metalops::launch_threads(quantized_kernels(),
+                           metalops::typed_kernel("quantized_quantize_", weight),
                            threads_of_groups(layout, 1), codes, scales, has_biases ? biases : from,
                            from, global_scale.value_or(from), layout);
   return {codes, scales, biases};

@@ -149,9 +149,9 @@ METALOPS_HIDDEN inline at::Tensor gram(const at::Tensor& rows) {
 // its adjoint (xLARFT, xLARFB). columns: (batch, columns, row); reflectors: (batch, a multiple of
 // kEighPanel, row), of which reflector k has zeros before element k; taus: (batch, reflectors).
 METALOPS_HIDDEN inline void apply_block_reflector(const at::Tensor& columns,
-                                                const at::Tensor& reflectors,
-                                                const at::Tensor& taus, int64_t start,
-                                                bool is_adjoint) {
+                                                  const at::Tensor& reflectors,
+                                                  const at::Tensor& taus, int64_t start,
+                                                  bool is_adjoint) {
   const auto batch = reflectors.size(0);
   const auto row = reflectors.size(2);
   const int64_t parts = columns.is_complex() ? 2 : 1;
@@ -169,9 +169,8 @@ METALOPS_HIDDEN inline void apply_block_reflector(const at::Tensor& columns,
 }
 
 // Multiplies columns with Q, the product of all reflectors, block by block (xUNMQR).
-METALOPS_HIDDEN inline void multiply_by_q(const at::Tensor& columns,
-                                                     const at::Tensor& reflectors,
-                                                     const at::Tensor& taus) {
+METALOPS_HIDDEN inline void multiply_by_q(const at::Tensor& columns, const at::Tensor& reflectors,
+                                          const at::Tensor& taus) {
   for (int64_t start = reflectors.size(1) - kEighPanel; start >= 0; start -= kEighPanel) {
     apply_block_reflector(columns, reflectors, taus, start, false);
   }

@@ -52,8 +52,8 @@ METALOPS_HIDDEN inline BlockReflector block_reflector(const at::Tensor& a, const
               parameters);
   const auto gram = at::bmm(v, v.mH());
   const auto t = at::empty_like(gram);
-  launch_rows(library("qr"), typed_kernel("qr_larft_", a), parameters.padded, batch, t, gram,
-              taus, parameters);
+  launch_rows(library("qr"), typed_kernel("qr_larft_", a), parameters.padded, batch, t, gram, taus,
+              parameters);
   return {first, v, t};
 }
 
