@@ -6,7 +6,8 @@
 - nightly, `--nightly`: everything else, in parts by `--shard 1/4`. `--all` selects both.
 
 Mark a function `full` if it takes more than a second, for example because it starts a compiler, and `nightly` if it repeats
-with more cases, dtypes, engines or machines what others show, or takes more than ten seconds. Times are in durations.txt.
+with more cases, dtypes, engines or machines what others show, or takes more than ten seconds. A function with many cases that
+has the mark `sampled(N)` leaves one in N to the full tier and the others to the nightly one. Times are in durations.txt.
 A test that the command line names with `::` runs whatever its tier is.
 """
 
@@ -49,10 +50,16 @@ def function_of(item: pytest.Item) -> str:
     return item.nodeid.partition("[")[0]
 
 
-def mark_quick(items: Iterable[pytest.Item]) -> None:
+def mark_tiers(items: Iterable[pytest.Item]) -> None:
+    """Gives items the marks that follow from those of their functions: nightly from sampled, and quick."""
     seen: Counter[str] = Counter()
+    cases: Counter[str] = Counter()
     for item in items:
         function = function_of(item)
+        if sampled := item.get_closest_marker("sampled"):
+            if cases[function] % sampled.args[0]:
+                item.add_marker(pytest.mark.nightly)
+            cases[function] += 1
         if item.get_closest_marker("full") or item.get_closest_marker("nightly"):
             continue
         seen[function] += 1
@@ -75,7 +82,7 @@ def _is_selected(item: pytest.Item, config: pytest.Config) -> bool:
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keeps those of the tier that the options ask for."""
-    mark_quick(items)
+    mark_tiers(items)
     left_out = [item for item in items if not _is_selected(item, config)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)

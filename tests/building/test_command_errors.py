@@ -81,6 +81,7 @@ def picture(files):
     image.new("RGB", (40, 24), (200, 100, 50)).save(files / "picture.png")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("command", READ)
 def test_what_cannot_be_read_or_written(command, files, picture, monkeypatch, capsys):
     for arguments in READ[command]:
@@ -188,6 +189,7 @@ def test_standard_output_fails(arguments, code, at_once, files, monkeypatch, cap
     assert (status, printed) == (1, "" if code == errno.EPIPE else sentence)
 
 
+@pytest.mark.full
 def test_names_that_are_no_text_are_written_as_they_are(files):
     name = b"caf\xe9.metal"
     with open(os.path.join(os.fsencode(files), name), "w") as stream:
@@ -198,6 +200,7 @@ def test_names_that_are_no_text_are_written_as_they_are(files):
     assert result.stdout.startswith(name + b":1:")
 
 
+@pytest.mark.full
 def test_a_reader_that_leaves_is_no_error_and_closed_output_is_none_either():
     command = [sys.executable, "-m", "metalops", "check", "--rules"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

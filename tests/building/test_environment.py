@@ -120,6 +120,7 @@ print(metalops._host.set_sanitizer_halt(True))
 """
 
 
+@pytest.mark.full
 def test_a_process_with_all_of_them_empty_is_as_one_with_none(tmp_path):
     home = {"HOME": str(tmp_path)}
     unset = _python("-c", _PROGRAM, **home)

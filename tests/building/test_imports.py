@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import metalops
+import pytest
 
 PACKAGE = Path(metalops.__file__).parent
 
@@ -67,6 +68,7 @@ def _printed(program):
     ).stdout
 
 
+@pytest.mark.full
 def test_every_public_module_is_an_attribute_that_is_imported_when_it_is_used():
     of_package, of_integrations = _printed(_PUBLIC).splitlines()
     assert of_package == "13 10"  # but for debug, ops and integrations, which the program imports
@@ -89,5 +91,6 @@ print(other.ops.softcap(x.grad, 1.0).shape)
 """
 
 
+@pytest.mark.full
 def test_the_package_may_be_reloaded_and_imported_again():
     assert _printed(_AGAIN) == "torch.Size([1, 1, 2, 4])\n"

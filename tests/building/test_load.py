@@ -65,7 +65,7 @@ def first(tmp_path_factory):
     return torch.ops.first_extension.twice, path
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_functor_as_in_pytorch_becomes_an_operator(first, dtype):
     twice, _ = first
@@ -74,7 +74,7 @@ def test_a_functor_as_in_pytorch_becomes_an_operator(first, dtype):
     assert torch.equal(twice(x.t()[3:, ::2]).cpu(), 2 * x.cpu().t()[3:, ::2])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_equally_named_kernel_files_of_two_extensions_do_not_meet(first, tmp_path):
     twice, _ = first
     sources = write_extension(tmp_path, "second_extension", "twice", "3 * x")
@@ -84,7 +84,7 @@ def test_equally_named_kernel_files_of_two_extensions_do_not_meet(first, tmp_pat
     assert torch.equal(twice(x).cpu(), 2 * x.cpu())
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="nm prints ELF symbols this way on Linux only")
 def test_an_extension_exports_nothing_that_could_meet_another_extensions(first):
     _, path = first
@@ -93,7 +93,7 @@ def test_an_extension_exports_nothing_that_could_meet_another_extensions(first):
     assert not [line for line in exported if "metalops::" in line]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_unknown_kernel_file_is_an_error_that_lists_those_there_are(tmp_path):
     sources = write_extension(tmp_path, "third_extension", "twice", "x + x", library="missing")
     build.load("third_extension", sources, build_directory=str(tmp_path / "build"))
@@ -132,7 +132,7 @@ assert torch.equal(torch.ops.first_extension.twice(x).cpu(), 2 * x.cpu())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform == "darwin", reason="load makes no prebuilt library on macOS")
 @pytest.mark.parametrize("damage", ["removed", "overwritten"])
 def test_the_embedded_source_serves_when_the_prebuilt_library_does_not(first, tmp_path, damage):
@@ -151,7 +151,7 @@ def test_the_embedded_source_serves_when_the_prebuilt_library_does_not(first, tm
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_loading_again_compiles_nothing(first, tmp_path):
     _, path = first
     folder = os.path.dirname(path)
@@ -196,6 +196,7 @@ build.load("killed", [sys.argv[1]], build_directory=sys.argv[2])
 """
 
 
+@pytest.mark.full
 def test_a_build_that_was_killed_keeps_no_other_from_building(tmp_path, monkeypatch):
     """It was killed holding our lock and torch's."""
     from torch.utils import cpp_extension

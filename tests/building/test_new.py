@@ -41,7 +41,7 @@ def installed(shared_folder, once):
     return sources, target
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_package_passes_its_own_tests_where_its_sources_are(installed):
     sources, target = installed
     pytest_ = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
@@ -50,7 +50,7 @@ def test_the_package_passes_its_own_tests_where_its_sources_are(installed):
     assert passed > 15 and "skipped" not in printed and "failed" not in printed
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(
     sys.platform == "darwin", reason="a metallib is made only where Xcode is installed"
 )
@@ -81,7 +81,7 @@ def test_the_files_bear_the_name_and_nothing_of_the_template(tmp_path, capsys, m
     assert len(named) > 5 and set(named) <= set(written)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_checker_finds_nothing_in_its_kernels(capsys):
     assert __main__.main(["check", str(_new.TEMPLATE / "kernels" / "example.metal")]) == 0
     assert capsys.readouterr().out == ""

@@ -49,6 +49,7 @@ def run_program(tree, text):
     return result.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "use",
     [
@@ -119,6 +120,7 @@ print("done")
 """
 
 
+@pytest.mark.full
 def test_operators_run_on_the_cpu(tree):
     assert run_program(tree, OPERATORS) == "done\n"
 
@@ -147,10 +149,12 @@ print("done")
 """
 
 
+@pytest.mark.full
 def test_gradients_are_computed_by_operators_of_their_own(tree):
     assert run_program(tree, GRADIENTS) == "done\n"
 
 
+@pytest.mark.full
 def test_kernels_of_python_can_be_made(tree):
     text = """
 kernel = metalops.metal_kernel("scale", ["x"], ["y"], "y[thread_position_in_grid.x] = 2 * x[thread_position_in_grid.x];")
@@ -161,6 +165,7 @@ print(callable(metalops.TorchMetalKernel), "build" in dir(metalops))
     assert run_program(tree, text) == "<MetalKernel 'scale'; x -> y>\nTrue True\n"
 
 
+@pytest.mark.full
 def test_info_says_what_is_there(tree):
     result = run(tree, "-m", "metalops", "info")
     assert result.returncode == 0, result.stderr
@@ -169,6 +174,7 @@ def test_info_says_what_is_there(tree):
     assert "NVRTC" in result.stdout
 
 
+@pytest.mark.full
 def test_the_front_end_works(tree):
     (tree / "good.metal").write_text("kernel void k(device float* x) { x[0] = 1; }\n")
     (tree / "bad.metal").write_text("kernel void k(device float* x) { x[0] = missing; }\n")
@@ -181,6 +187,7 @@ def test_the_front_end_works(tree):
     assert run(tree, "-m", "metalops", "check", "good.metal").returncode == 0
 
 
+@pytest.mark.full
 @needs_nvrtc
 def test_metal_compiles_for_gpus(tree):
     text = """
@@ -228,6 +235,7 @@ print(predicate, product.source(torch.float16).count("kernel void") > 0)
 """
 
 
+@pytest.mark.full
 def test_functors_are_defined(tree):
     expected = "<metalops.functor metalops_functors::positive(Tensor x) -> Tensor> True\n"
     assert run_program(tree, FUNCTOR) == expected

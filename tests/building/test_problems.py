@@ -23,6 +23,7 @@ setup(
 """
 
 
+@pytest.mark.full
 def test_a_build_without_a_working_compiler_says_so_in_one_sentence(tmp_path):
     (tmp_path / "x.cpp").write_text("")
     broken = tmp_path / "broken-compiler"

@@ -156,7 +156,7 @@ def test_a_run_without_stand_ins_says_so(suite):
 
 
 @software
-@pytest.mark.slow
+@pytest.mark.full
 def test_stand_ins_of_other_processes_are_reported(pytester):
     pytester.makepyfile(STANDINS)
     result = pytester.runpytest_subprocess(
@@ -225,7 +225,7 @@ needs_sanitizers = pytest.mark.skipif(
 
 
 @needs_sanitizers
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_marked_test_runs_in_a_process_under_the_sanitizer(suite):
     result = suite(SANITIZED, "-k", "not elsewhere")
     result.assert_outcomes(passed=2, failed=1, deselected=1)
@@ -238,7 +238,7 @@ def test_a_marked_test_runs_in_a_process_under_the_sanitizer(suite):
 
 
 @needs_sanitizers
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_whole_run_is_put_under_the_sanitizer(pytester):
     pytester.makepyfile(SANITIZED)
     result = pytester.runpytest_subprocess(

@@ -49,7 +49,7 @@ def touch(path):
     path.write_text(path.read_text() + "\n")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(metal_sources.library_suffix() is None, reason="no Metal compiler is installed")
 def test_only_what_changed_is_compiled_again(project):
     folder, build = project
@@ -63,6 +63,7 @@ def test_only_what_changed_is_compiled_again(project):
     assert build() == {"two"}
 
 
+@pytest.mark.full
 @pytest.mark.skipif(metal_sources.library_suffix() is None, reason="no Metal compiler is installed")
 def test_a_kernel_that_does_not_compile_is_reported_with_its_line(project, capfd):
     folder, build = project
@@ -124,7 +125,7 @@ def extensions(tmp_path):
     return tmp_path, build
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform == "darwin", reason="headers are precompiled on Linux only")
 def test_a_build_prints_one_line_a_file_and_makes_only_what_changed(extensions):
     folder, build = extensions
@@ -180,7 +181,7 @@ setup(
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform == "darwin", reason="sources are compiled together on Linux only")
 def test_sources_of_a_unit_are_compiled_together_and_may_use_the_same_names(tmp_path):
     (tmp_path / "include").mkdir()

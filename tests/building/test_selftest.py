@@ -21,7 +21,7 @@ def run(tmp_path, *arguments):
     return status, path.read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_all_is_right_in_two_minutes_and_every_kernel_file_is_used(tmp_path):
     # Of the CPU: other tests run beside it.
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -57,6 +57,7 @@ def test_a_wrong_result_is_reported_with_its_inputs(tmp_path, monkeypatch, capsy
     assert "ATen operators: 3 of " in printed and "Please attach it to an issue" in printed
 
 
+@pytest.mark.full
 def test_the_report_begins_with_what_the_package_is_and_runs_on(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", sys.prefix)
     status, text = run(tmp_path, "--part", "kernels from Python")
@@ -73,6 +74,7 @@ def test_what_there_is_no_time_for_is_told(tmp_path, capsys):
     assert "there was no time for 16" in text
 
 
+@pytest.mark.full
 def test_a_kernel_that_ends_the_process_is_the_last_line(tmp_path):
     script = """\
 import os, torch
@@ -86,6 +88,7 @@ __main__.main(["selftest", "--part", "ATen operators"])
     assert text.splitlines()[-1] == "ATen operators: special.airy_ai float32"
 
 
+@pytest.mark.full
 def test_its_kernels_are_right():
     for source in (interfaces._ROW_SUMS, interfaces._TILES, interfaces._REVERSED):
         assert check_source(source) == []

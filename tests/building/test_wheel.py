@@ -70,6 +70,7 @@ for call in (
 """
 
 
+@pytest.mark.full
 def test_without_a_compiler_what_is_built_runs_and_the_rest_says_what_to_install(tmp_path):
     messages = run(WITHOUT_COMPILER, tmp_path).splitlines()
     assert len(messages) == 3
@@ -105,6 +106,7 @@ print(state["origin"], state["problem"])
 """
 
 
+@pytest.mark.full
 def test_a_library_for_another_cpu_is_compiled_again(another_cpu):
     printed = run(ON_ANOTHER_CPU, another_cpu, PATH=os.environ["PATH"])
     assert printed.startswith("source ")
@@ -112,6 +114,7 @@ def test_a_library_for_another_cpu_is_compiled_again(another_cpu):
     assert f"was compiled for a CPU with {lacking}, which this CPU lacks" in printed
 
 
+@pytest.mark.full
 def test_without_a_compiler_it_is_told_what_to_install(another_cpu):
     told, _ = run(ON_ANOTHER_CPU, another_cpu).splitlines()
     assert "install g++" in told and "clang++" in told

@@ -48,6 +48,7 @@ def test_a_warning_fails_only_a_strict_check(file, capsys):
     assert main([path, "--strict"]) == 1
 
 
+@pytest.mark.full
 def test_the_language_version_decides_about_lambdas_and_cpp17(file, capsys):
     lambdas = file(
         HEADER
@@ -154,6 +155,7 @@ def test_a_source_that_cannot_be_parsed_is_no_reason_to_stop():
     assert isinstance(check_source(broken), list)
 
 
+@pytest.mark.full
 def test_the_command_is_one_of_metalops(file):
     result = subprocess.run(
         [sys.executable, "-m", "metalops", "check", file(BAD)],

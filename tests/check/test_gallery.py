@@ -48,6 +48,7 @@ def test_wrong_kernel_is_rejected_at_its_line_and_its_twin_is_clean(language, ru
     assert check_source(right, language=language, compiles=rule in COMPILERS) == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("language, header", [(310, HEADER), (400, TENSORS)])
 def test_all_mended_twins_compile(language, header):
     twins = [c.values[3].removeprefix(header) for c in CASES if c.values[0] == language]

@@ -97,6 +97,7 @@ def _python_files():
         )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("folder", sorted(_metal_folders()))
 def test_nothing_is_found_in_the_metal_files_of_the_repository(folder, capsys):
     on_purpose = set().union(
@@ -125,7 +126,7 @@ def test_nothing_is_found_in_the_headers_for_kernels(capsys):
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("folder", ["c10/metal", "ATen/native/mps/kernels"])
 def test_nothing_is_found_in_torchs_kernel_headers(folder, capsys):
     assert main([os.path.join(torch_include(), folder)]) == 0

@@ -182,7 +182,7 @@ def test_errors_name_the_operator_and_the_argument():
 
 
 @needs_nvrtc
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("type", ["float", "half"])
 def test_kernels_with_products_of_simdgroup_matrices_compile(type):
     """tests/cuda/test_compile.py compiles those of tensors."""

@@ -29,7 +29,7 @@ def assert_all_compile(library):
     assert text.count(".entry msl_kernel_") == len(library.kernel_names) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(
     torch.torch_version.TorchVersion(torch.__version__) < (2, 13),
     reason="the operators' kernels include headers of torch 2.13",
@@ -40,7 +40,7 @@ def test_kernels_of_operators(path):
     assert_all_compile(Library(path.read_text(), str(path), include_dirs=includes))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_software_device  # which their modules import
 @pytest.mark.parametrize(
     "about",
@@ -51,6 +51,7 @@ def test_kernels_of_tests(about):
     assert_all_compile(Library(HEADER + module.SOURCE))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("first", range(0, 100, 20))
 def test_random_programs(first):
     """Lanes part and meet in every way (see tests/fuzz/programs.py)."""
@@ -79,6 +80,7 @@ def test_simdgroup_operations_in_operators_constructors_and_conversions():
     assert_all_compile(Library(simdgroup_operators.SOURCE))
 
 
+@pytest.mark.full
 def test_random_programs_whose_threads_note_where_they_are():
     source = programs.source_of([programs.program_of(n) for n in range(100, 120)])
     assert_all_compile(Library(source + simdgroup_operators.NOTING))
@@ -112,6 +114,7 @@ def test_a_thread_of_a_strided_loop_has_several_elements_on_their_way():
     assert loads_of("if (n > 3) for (uint i = lane; i < n; i += lanes) { total += x[i]; }") >= 4
 
 
+@pytest.mark.full
 def test_other_loops_are_left_alone():
     for body in (
         "for (uint i = lane; i < n; i += lanes) { if (x[i] < 0) break; total = i; }",
@@ -144,12 +147,14 @@ def test_products_of_simdgroup_matrices_are_made_by_tensor_cores(factor, sums):
     assert instructions(factor, factor, sums=sums) == [2, 2, 24]
 
 
+@pytest.mark.full
 def test_products_that_tensor_cores_do_not_make_exactly_are_made_by_shuffles():
     assert instructions("float", "float") == [0, 0, 48]
     assert instructions("half", "bfloat") == [0, 0, 48]
     assert instructions("half", "half", "compute_75") == [0, 0, 48]
 
 
+@pytest.mark.full
 def test_the_benchmark_of_matrix_products_is_unrolled():
     path = ROOT / "benchmarks" / "matmul.metal"
     text = Library(path.read_text(), str(path)).compile(ARCHITECTURE).decode()
@@ -157,6 +162,7 @@ def test_the_benchmark_of_matrix_products_is_unrolled():
     assert ".local" not in text
 
 
+@pytest.mark.full
 def test_os_log_is_there_under_either_name():
     for call in ("os_log_default.log", 'os_log("a", "b").log_error'):
         source = f'kernel void k(device float* x) {{ {call}("%f", x[0]); }}'

@@ -58,6 +58,8 @@ def pairs(dtype):
 NAMES = [name for name, _, _ in pairs(torch.float32)]
 
 
+@pytest.mark.full
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_operands_that_lie_across_each_other(product, name, dtype):
@@ -68,6 +70,8 @@ def test_operands_that_lie_across_each_other(product, name, dtype):
     assert launched == ["crossed"]
 
 
+@pytest.mark.full
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(0, 100, 10))
 def test_operands_at_random(product, seed):
     for one in range(seed, seed + 10):
@@ -76,6 +80,7 @@ def test_operands_at_random(product, seed):
         assert strides(product(x, y, y)) == strides(x * y), one
 
 
+@pytest.mark.full
 def test_gradients(product):
     x, y, z = whole(64, 72).t().requires_grad_(), whole(72, 64).requires_grad_(), whole(72, 64)
     grad = whole(72, 64)
@@ -84,6 +89,7 @@ def test_gradients(product):
     assert launched == ["crossed", "crossed"]
 
 
+@pytest.mark.full
 def test_in_place_and_results_of_other_dtypes(product):
     x, y = whole(64, 64), whole(64, 64)
     expected = x * x.t() + y
@@ -99,6 +105,7 @@ def test_in_place_and_results_of_other_dtypes(product):
     assert launched == ["crossed"] * 4
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["swiglu", "fma", "silu_and_mul"])
 def test_operators_and_their_gradients(name):
     elsewhere = pointwise.declared[name].elsewhere
@@ -151,6 +158,7 @@ def test_few_elements_and_far_ones_are_for_other_kernels(monkeypatch):
         assert bool(crossed_tiles.tiles(far, 1, 4, True)) == found
 
 
+@pytest.mark.full
 @needs_nvrtc
 def test_kernels_compile_for_gpus(product):
     for element, side, pack in (("float", 64, 4), ("half", 32, 4), ("long", 32, 2)):

@@ -107,6 +107,7 @@ def test_numbers_have_their_defaults(squares):
     torch.testing.assert_close(squares(x, a=-1), x * x - 1)
 
 
+@pytest.mark.full
 def test_operands_broadcast_and_are_promoted(hypotenuse):
     x, y = torch.randn(3, 1, 5), torch.randn(4, 1)
     torch.testing.assert_close(hypotenuse(x, y), torch.hypot(*torch.broadcast_tensors(x, y)))
@@ -155,6 +156,7 @@ def test_gradients(squares, hypotenuse):
     torch.testing.assert_close(second, 12 * x.detach() ** 2 + 4)
 
 
+@pytest.mark.full
 def test_several_results_and_other_dtypes():
     both = functor(
         ("x + y", "x - y"),
@@ -195,6 +197,7 @@ def test_what_is_refused(squares):
         refused(torch.ones(2, dtype=torch.int64))
 
 
+@pytest.mark.full
 @needs_nvrtc
 def test_kernels_compile_for_gpus(monkeypatch):
     monkeypatch.undo()

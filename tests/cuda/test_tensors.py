@@ -42,38 +42,38 @@ def instructions(text, *names):
     return [len(re.findall(rf"\b{name}\b", text)) for name in names]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_planes_of_scales():
     compiled(test_scale_planes.kernels(), language="4.1")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("language", test_matmul2d.OF_TYPES)
 @pytest.mark.parametrize("part", range(6))
 def test_every_triple_of_types(language, part):
     compiled("".join(p.text() for p in test_matmul2d.OF_TYPES[language][part::6]), language)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("layout", test_matmul2d.LAYOUTS)
 def test_cooperative_inputs(layout):
     inputs = [*test_matmul2d.INPUTS["4.0"][::9], *test_matmul2d.TRANSPOSED_INPUTS]
     compiled("".join(p.text() for p in inputs), layout=layout)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("part", range(6))
 def test_every_scope_and_shape(part):
     compiled("".join(p.text() for p in test_matmul2d.SCOPES[part::6]))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("layout", ["apple8", "scramble:3"])
 def test_other_layouts(layout):
     compiled("".join(p.text() for p in test_matmul2d.SCOPES[::9]), layout=layout)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("part", range(4))
 def test_transpositions_steps_and_destinations(part):
     compiled("".join(p.text() for p in test_matmul2d.TRANSPOSED[part::4]))

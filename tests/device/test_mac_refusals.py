@@ -127,7 +127,7 @@ def explanation(op, dtype) -> str:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if i % STEP == 0 else pytest.mark.slow)
+        pytest.param(name, marks=() if i % STEP == 0 else pytest.mark.nightly)
         for i, name in enumerate(LISTED)
     ],
 )

@@ -122,11 +122,8 @@ def cases(dtypes, supported) -> list:
         for place, (name, dtype) in enumerate(dtypes.items()):
             if dtype not in supported(op):
                 continue
-            in_step = (index + place) % STEP == 0
-            if dtype == torch.float32:
-                marks = () if in_step else (pytest.mark.slow,)
-            else:
-                marks = (pytest.mark.slow,) if in_step else (pytest.mark.nightly,)
+            in_full_tier = dtype == torch.float32 and (index + place) % STEP == 0
+            marks = () if in_full_tier else (pytest.mark.nightly,)
             found.append(pytest.param(op, dtype, id=f"{name_of(op)}-{name}", marks=marks))
     return found
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess:

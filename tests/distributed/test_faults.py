@@ -264,7 +264,7 @@ def other_operation_of_known_ones():
     dist.all_reduce(x) if dist.get_rank() else dist.all_gather_into_tensor(out, x)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ranks_that_wait_for_long_say_what_they_call(fresh):
     with pytest.raises(RankError) as error:
         fresh(timeout=datetime.timedelta(seconds=60)).run(other_operation_of_known_ones)
@@ -461,7 +461,7 @@ def losses_of(steps):
     return digits.train(steps)[0]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_torchrun_restarts_and_training_goes_on_as_if_nothing_had_happened(pair, tmp_path):
     expected = pair.run(losses_of, 12)[0]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

@@ -119,7 +119,7 @@ def test_eager(pair, case):
     pair.run(case)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "case",
     [compiled, compiled_ddp, compiled_fully_shard, compiled_blocks_of_fully_shard],

@@ -22,7 +22,7 @@ WRONG = {"scale.metal"}
 
 
 WITH_CODE = [
-    pytest.param(page, marks=[pytest.mark.slow] if page in LONG else [])
+    pytest.param(page, marks=[pytest.mark.nightly] if page in LONG else [])
     for page in PAGES
     if blocks(page) and page != ON_CUDA
 ]

@@ -40,7 +40,7 @@ INCLUDES = [
     sysconfig.get_paths()["include"],
 ]
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.skipif(not HOST.exists(), reason="needs the sources of the device"),
 ]
 

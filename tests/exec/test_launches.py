@@ -290,7 +290,7 @@ def launching(statement):
     return f"library = _host.Library({path!r})\nx = torch.zeros(128); out = torch.zeros(1)\n{statement}"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_engine_can_be_chosen_by_environment():
     statement = launching("library.launch('add_one', [x], 128, 128)\nprint(x.sum().item())")
     for value in ("fiber", "loop", "auto"):
@@ -488,7 +488,7 @@ print(x[999].item() != 0, x[-1].item() == 0)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("engine", KERNEL_OF)
 def test_ctrl_c_between_threadgroups(engine, threads):

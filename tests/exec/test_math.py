@@ -451,7 +451,7 @@ def test_scalars_spread_over_vectors():
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "function", ["exp", "exp2", "exp10", "log", "log2", "log10", "tanh", "sinpi", "cospi", "tanpi"]
 )

@@ -13,7 +13,7 @@ from .calls import Call
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("first", [0, 150])
 def test_spoilt_arguments_are_taken_or_refused(first):
     command = [sys.executable, "-m", "tests.fuzz.arguments", f"--seed={first}", "--count=150"]

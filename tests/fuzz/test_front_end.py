@@ -31,7 +31,7 @@ def test_texts_that_once_went_wrong(what):
     front_end.check_checker(FOUND[what], with_compiler=True)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("first", range(0, 100, 10))
 def test_random_texts(first):
     for seed in range(first, first + 10):

@@ -27,7 +27,7 @@ def test_no_way_leads_out(way, tmp_path):
     assert hostile.outcome(text, tmp_path) != "harmless"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("first", range(500, 580, 20))
 def test_disguised_ones_lead_nowhere(first, tmp_path):
     for seed in range(first, first + 20):

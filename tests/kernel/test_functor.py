@@ -13,7 +13,7 @@ from metalops.testing.samples import FLOATS, INTEGERS, Case, elementwise_cases, 
 
 from .functor_ports import PORTS, port
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 # One for each way to launch: unary, binary and ternary kernels of torch's, with and without a scalar, and our own.
 KINDS = ["silu", "elu", "swiglu", "huber", "lerp", "addcmul", "polar"]

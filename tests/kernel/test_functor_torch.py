@@ -15,7 +15,7 @@ from metalops.testing import make
 
 from .functor_ports import port
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 KINDS = ["silu", "elu", "swiglu", "huber", "lerp", "addcmul", "polar"]
 by_kind = pytest.mark.parametrize("p", [port(name) for name in KINDS], ids=str)

@@ -12,7 +12,7 @@ from metalops.kernel.metal_kernel.operator_arguments import encode
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_compiler")]
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("fresh_compiler")]
 
 BODY = "uint i = thread_position_in_grid.x; "
 BACKENDS = ["eager", "aot_eager", "inductor"]
@@ -282,7 +282,7 @@ def test_an_exported_program_is_saved_loaded_and_run(strict, dynamic):
             torch.testing.assert_close(program.module()(value), reference(value))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_an_exported_program_runs_in_another_process(tmp_path):
     """There it needs the kernel's definition, as any custom operator; the math mode is part of it."""
     program = tmp_path / "program.py"

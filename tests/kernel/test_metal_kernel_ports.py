@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 
 def call(kernel, inputs, shapes, dtypes, grid, threadgroup, **options):

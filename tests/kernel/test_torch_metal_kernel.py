@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from metalops import MetalParameter, TorchMetalKernel
 from torch import Tensor
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 ID = [MetalParameter("id", "uint", "thread_position_in_grid")]
 GID2 = [MetalParameter("gid", "uint2", "thread_position_in_grid")]

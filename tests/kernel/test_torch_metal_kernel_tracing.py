@@ -16,7 +16,7 @@ import torch
 from metalops import MetalParameter, TorchMetalKernel
 from torch import Tensor
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 ID = [MetalParameter("id", "uint", "thread_position_in_grid")]
 

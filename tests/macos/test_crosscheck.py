@@ -15,7 +15,7 @@ def crosscheck(load_script):
     return load_script(PATH)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_kernel_file_can_be_embedded(crosscheck, capsys):
     from metalops.build import paths
 

@@ -5,7 +5,7 @@ import torch
 
 from .common import MARKERS, software_device_only
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 F, H, I, L, B, D = (
     torch.float32,

@@ -60,7 +60,7 @@ def check(run, inputs, expected):
         torch.testing.assert_close(out.cpu(), expected, rtol=0, atol=0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("pinned", ["", "ilp"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.int16, torch.int8, torch.complex64])

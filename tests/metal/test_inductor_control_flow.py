@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_compiler")]
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("fresh_compiler")]
 
 
 def two_branches(x):

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_compiler")]
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("fresh_compiler")]
 
 
 class TransformerBlock(nn.Module):

@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 from .common import software_device_only
 from .inductor_reductions import ALL, Case, differences, some
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_compiler")]
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("fresh_compiler")]
 
 
 @pytest.mark.parametrize(("turn", "width"), [(0, 9), (1, 200), (2, 1500)])

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_compiler")]
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("fresh_compiler")]
 
 # 1 / 0.1 is less than 10, to which it is rounded; 41 * (1 / 41) is less than 1.
 FLOATS = [0.0, -0.0, 1.0, -1.0, 0.1, -0.1, 0.3, 0.5, 1.5, 2.5, -2.5, 3.0, -7.0, 41.0, 6.0, 1e-3]

@@ -212,7 +212,7 @@ def resident_kib():
         return next(int(line.split()[1]) for line in f if line.startswith("VmRSS"))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_200000_launches_leave_no_memory_behind(lib, metal_tests):
     out = torch.zeros(8, dtype=torch.uint32, device="mps")
     x, strided = torch.ones(4, 4, device="mps"), torch.ones(8, 8, device="mps")[::2, ::2]

@@ -61,7 +61,7 @@ def test_outputs_far_apart(metal_tests, place):
     assert torch.equal(out.cpu(), 3 - 2 * a)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_dense_operands_of_more_than_2_to_the_31_elements(metal_tests):
     numel = 2 * GIB + 1000
     x = torch.zeros(numel, dtype=torch.uint8, device="mps")
@@ -78,7 +78,7 @@ def test_dense_operands_of_more_than_2_to_the_31_elements(metal_tests):
     assert out[marks].tolist() == [(i - 4) % 256 for i in range(1, 9)]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_dense_operands_of_more_than_2_to_the_32_elements(metal_tests):
     numel = 4 * GIB + 1000
     marks = [0, 1, numel - 1] + [k * GIB + step for k in (1, 2, 3, 4) for step in (-1, 0, 1)]
@@ -107,7 +107,7 @@ def test_dense_operands_of_more_than_2_to_the_32_elements(metal_tests):
     torch.mps.empty_cache()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_broadcast_row_that_is_itself_too_long(metal_tests):
     row = GIB + 8
     a = torch.zeros(2, row, dtype=torch.uint8, device="mps")

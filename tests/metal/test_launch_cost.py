@@ -10,7 +10,7 @@ import pytest
 from metalops.msl.source.compiler import find
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.skipif(not metalops._is_software, reason="counts calls of the C library"),
 ]
 

@@ -42,7 +42,7 @@ def test_from_a_path_and_from_bytes(path):
             loaded.none  # noqa: B018
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_what_the_command_line_compiled_loads_in_another_process(tmp_path):
     source, library = tmp_path / "scaled.metal", tmp_path / "scaled.metallib"
     source.write_text(

@@ -201,7 +201,7 @@ def test_wrong_size_limit(monkeypatch):
         cache.size_limit()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_several_processes_at_once(folder):
     """All compile the same sources at the same time."""
     program = """

@@ -162,7 +162,7 @@ def test_sweep_finds_headers_in_the_folder(tmp_path, capsys):
     assert "2 files, 2 kernels: 2 ok" in out
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_sweep_outlives_files_that_crash_or_do_not_end(tmp_path, monkeypatch, capsys):
     for name in ("a", "b", "c", "d"):
         (tmp_path / f"{name}.metal").write_text("kernel void k(device float* o) { *o = 1; }\n")

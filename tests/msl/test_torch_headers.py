@@ -7,7 +7,7 @@ import pytest
 import torch
 from metalops import msl
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 PREAMBLE = """
 #include <c10/metal/common.h>

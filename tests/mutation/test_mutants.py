@@ -126,7 +126,7 @@ def _run(*arguments):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "family, text, count",
     [("elementwise", "index >= layout.count", 2), ("hash_tensor", "threadgroup_barrier(", 1)],

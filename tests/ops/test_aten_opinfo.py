@@ -225,7 +225,7 @@ def test_samples(op, dtype):
     _compare_all(op, _samples(op, dtype))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @by_operator
 @pytest.mark.parametrize("dtype", (torch.float32, torch.int32), ids=str)
 def test_reference_inputs(op, dtype):

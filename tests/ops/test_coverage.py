@@ -73,6 +73,7 @@ print(*[_status(f"aten::later_{key}", {}, {}) for key in ("CPU", "SparseCPU")])
 """
 
 
+@pytest.mark.full
 def test_what_a_later_torch_has_for_the_cpu_alone_is_missing():
     command = [sys.executable, "-c", LATER_OPERATORS]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -133,6 +134,7 @@ print(*[statuses[name] for name in names], sep=", ")
 """
 
 
+@pytest.mark.full
 def test_what_a_later_torch_has_itself_is_left_to_it_without_a_warning():
     command = [sys.executable, "-W", "error", "-c", LATER_TORCH]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -144,7 +146,7 @@ def test_nothing_is_missing(statuses):
     assert [name for name, status in statuses.items() if status == "missing"] == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_command_prints_the_same(statuses):
     assert run("--missing").split() == []
     assert {x["name"]: x["status"] for x in json.loads(run("--json"))} == statuses

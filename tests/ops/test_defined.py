@@ -8,7 +8,7 @@ import pytest
 import torch
 from metalops import build
 
-pytestmark = pytest.mark.slow  # builds an extension
+pytestmark = pytest.mark.full  # builds an extension
 
 FOLDER = Path(__file__).parent / "defined"
 

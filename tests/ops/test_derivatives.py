@@ -215,6 +215,7 @@ def test_wanted_gradients_are_those_of_all(name, count, dtype, layout):
             assert torch.equal(x, y) if wanted else x is None
 
 
+@pytest.mark.full
 def test_wanted_gradients_under_vmap_and_torch_compile():
     a, b = (numbers(3, 4, seed=i).to("mps") for i in range(2))
 

@@ -143,6 +143,7 @@ def test_compile_and_export():
     torch.testing.assert_close(program.module()(x, y), model(x, y))
 
 
+@pytest.mark.full
 def test_opcheck():
     x, y = torch.randn(2, 6, requires_grad=True), torch.randn(6)
     for name, arguments in {

@@ -39,6 +39,7 @@ def _family(name):
     return Path(inspect.getfile(declared[name].function)).stem
 
 
+@pytest.mark.full
 def test_nothing_lists_the_operators_a_second_time():
     """Where a new operator would have to be named too, most others are; examples name a few."""
     names = {name: re.compile(rf"\b{name}_?\b") for name in declared}

@@ -1,7 +1,7 @@
 """Operators on tensors that 32-bit indices do not reach: more than 2^31 and 2^32 elements, and elements further apart than
 that. Memory is committed where it is touched, so of the operands a few pages are, and one result of 4 GiB:
 
-    python -m pytest -m slow tests/ops/test_large_tensors.py tests/metal/test_large_tensors.py
+    python -m pytest --nightly tests/ops/test_large_tensors.py tests/metal/test_large_tensors.py
 
 takes 5 GiB. Operators without one-byte kernels are tried on few elements that lie far apart: how an index is made
 does not depend on the dtype.
@@ -52,7 +52,7 @@ def _at_marks(result):
     return result.view(-1)[torch.tensor(MARKS, device=result.device)].cpu()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("operator", "reference", "operands"),
     [
@@ -69,21 +69,21 @@ def test_dense(out, operator, reference, operands):
     assert torch.equal(_at_marks(out), reference(*values))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_strided(out):
     values = _values(1)
     metalops.ops.relu_squared(_operand(values, step=2), out=out)
     assert torch.equal(_at_marks(out), values * values)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_broadcast_scalar(out):
     values = _values(2)
     metalops.ops.reglu(_operand(values), torch.tensor(3, dtype=torch.uint8, device="mps"), out=out)
     assert torch.equal(_at_marks(out), values * 3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_broadcast_row(out):
     values = _values(3)
     row = torch.empty(ROW, dtype=torch.uint8, device="mps")
@@ -93,7 +93,7 @@ def test_broadcast_row(out):
     assert torch.equal(_at_marks(out), values * columns.to(torch.uint8))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_alpha_on_the_halves_of_rows(out):
     rows = 64
     width = NUMEL // rows

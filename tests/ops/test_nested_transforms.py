@@ -1,6 +1,6 @@
 """Every differentiable operator and interface under transforms of transforms, against torch's operators in float64.
 
-By default a part of the pairs and triples, always the same; with `-m slow` all pairs without torch.compile and more of the rest, and
+By default a part of the pairs and triples, always the same; with `--nightly` all pairs without torch.compile and more of the rest, and
 all pairs and triples with `--hypothesis-profile=thorough`.
 """
 
@@ -71,7 +71,7 @@ def cases(most: int):
                 continue  # test_tangents_of_attention_are_not_compiled
             where = tier(subject, combination)
             if not_composed(combination) is None and where <= most:
-                marks = [pytest.mark.slow] if where > 0 else []
+                marks = [pytest.mark.nightly] if where > 0 else []
                 name = f"{subject}-{'-'.join(combination)}".replace(" ", "_")
                 yield pytest.param(subject, combination, id=name, marks=marks)
 
@@ -90,6 +90,7 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize(("name", "combination"), list(cases(most=2 if is_thorough else 1)))
 
 
+@pytest.mark.full
 def test_nested(name, combination):
     subject = SUBJECTS[name]
     x = subject.sample()
@@ -104,7 +105,7 @@ def test_nested(name, combination):
     torch.testing.assert_close(actual.cpu().double(), expected, rtol=1e-4, atol=2e-5 * size)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_tangents_of_attention_are_not_compiled():
     """In a process of its own, since torch leaves its levels behind."""
     program = """
@@ -126,10 +127,11 @@ def plain_cases():
         count = 40 if "compile" in combination else 8 if len(combination) == 3 else 1
         is_slow = not one_in(count, *combination)
         yield pytest.param(
-            combination, id="-".join(combination), marks=[pytest.mark.slow] if is_slow else []
+            combination, id="-".join(combination), marks=[pytest.mark.nightly] if is_slow else []
         )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("combination", list(plain_cases()))
 def test_what_torch_composes(combination):
     """That the rules of what it refuses, or gives wrong results for, are neither too narrow nor too wide."""
@@ -160,7 +162,7 @@ def meta_gradients(layer, x, y):
     return torch.func.grad(loss_after_step)(parameters)
 
 
-@pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_a_gradient_step_inside_a_loss_through_a_transformer_layer(is_compiled):
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, activation="gelu")
     x, y = torch.randn(2, 2, 2, 3, 8)

@@ -101,7 +101,7 @@ def test_opcheck(operator):
         )
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @operators
 def test_opcheck_of_out_and_in_place(operator):
     packet = getattr(torch.ops.metalops, operator.name)
@@ -219,7 +219,7 @@ class _Module(torch.nn.Module):
         return self.operator.function(*args, **self.operator.arguments[-1])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @operators
 def test_export_keeps_the_operator_as_one_node(operator):
     args = tuple(_leaves(operator, requires_grad=False))

@@ -60,6 +60,7 @@ def test_the_profile_is_the_one_that_was_asked_for(pytestconfig):
     assert settings.get_current_profile_name() == asked_for
 
 
+@pytest.mark.full
 @by_subject
 @given(data=st.data())
 def test_values_and_dtypes(subject, data):
@@ -242,7 +243,7 @@ def _samples(name, dtype):
     return [s for s in _samples_of(BY_NAME[name], dtype) if not _is_random(s)]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", BY_NAME)
 @given(data=st.data())
 def test_samples_in_other_layouts(name, data):

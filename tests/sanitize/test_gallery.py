@@ -16,7 +16,7 @@ from metalops.msl.source import compiler
 HERE = os.path.dirname(os.path.abspath(__file__))
 PLACE = re.compile(r"program_source:(\d+):(\d+)")
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 def run_gallery(mode, *names, sanitizer=None):

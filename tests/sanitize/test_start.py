@@ -36,7 +36,7 @@ def python(*arguments, sanitize="address,undefined", environment=(), **options):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["address", "thread"])
 def test_a_script_starts_anew_with_the_same_arguments(tmp_path, mode):
     script = tmp_path / "tell.py"
@@ -47,20 +47,20 @@ def test_a_script_starts_anew_with_the_same_arguments(tmp_path, mode):
     assert result.stdout.count("once more") == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_code_given_on_the_command_line_starts_anew():
     result = python("-c", TELL, "x")
     assert result.stdout == "address ['x'] __main__ 0\n", result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_module_starts_anew(tmp_path):
     (tmp_path / "tell.py").write_text(TELL)
     result = python("-m", "tell", "x", cwd=tmp_path)
     assert result.stdout == "address ['x'] __main__ 0\n", result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("arguments", [[], ["-", "x"]])
 def test_a_program_from_standard_input_starts_anew(arguments):
     result = python(*arguments, input=TELL + "def f(): return f\nassert f() is f\n")
@@ -68,7 +68,7 @@ def test_a_program_from_standard_input_starts_anew(arguments):
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_pytest_starts_anew_and_its_output_is_seen(tmp_path):
     (tmp_path / "test_one.py").write_text(
         "import metalops\nfrom metalops.msl.targets.host import sanitizers\n"
@@ -78,7 +78,7 @@ def test_pytest_starts_anew_and_its_output_is_seen(tmp_path):
     assert "1 passed" in result.stdout, result.stdout + result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "program", [["-c", TELL, "--mode"], ["{script}", "--mode"], ["-m", "tell", "--mode"]]
 )
@@ -139,7 +139,7 @@ def test_the_users_options_come_after_ours():
     assert runtime_environment("address", environment) == environment
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["address,undefined", "thread"])
 def test_freed_memory_is_not_kept_for_reuse(mode):
     result = python(
@@ -153,7 +153,7 @@ def test_freed_memory_is_not_kept_for_reuse(mode):
     assert result.stdout.strip() == "0", result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_finding_is_raised_at_the_launch_and_names_everything():
     result = python(WRONG)
     assert result.returncode == 1
@@ -164,7 +164,7 @@ def test_a_finding_is_raised_at_the_launch_and_names_everything():
     assert "4 bytes before the start of buffer 1 ('in', float32 [8]) of 32 bytes" in last
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_without_halting_a_finding_is_raised_at_synchronize():
     result = python(WRONG, "synchronize", environment={"METALOPS_SANITIZE_HALT": "0"})
     assert result.returncode == 1
@@ -173,7 +173,7 @@ def test_without_halting_a_finding_is_raised_at_synchronize():
     assert "SanitizerError: program_source:3:" in result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_program_that_never_synchronises_ends_with_status_1():
     result = python(WRONG, environment={"METALOPS_SANITIZE_HALT": "0"})
     assert result.returncode == 1
@@ -225,7 +225,7 @@ with debug.sanitize():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_sanitize_checks_a_block_of_a_process_that_has_the_runtime():
     result = python("-m", "metalops", "sanitize", "-c", IN_ONE_PROCESS, sanitize="")
     assert result.returncode == 0, result.stderr

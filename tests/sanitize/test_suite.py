@@ -18,7 +18,7 @@ SAMPLE = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["address", "thread"])
 @pytest.mark.parametrize("path", SAMPLE)
 def test_our_own_tests_are_clean(path, mode):

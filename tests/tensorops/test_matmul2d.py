@@ -22,6 +22,7 @@ OF_TYPES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("language", OF_TYPES)
 def test_every_triple_of_types(language, layout):
@@ -44,6 +45,7 @@ INPUTS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("language", INPUTS)
 def test_every_type_of_cooperative_inputs(language, layout):

@@ -54,7 +54,7 @@ def test_a_source_without_markers_is_its_own_text():
     assert texts_by_file("#line 2000000000\na", "name") == {}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_sanitizer_names_the_column_when_it_replays(tmp_path):
     path = str(tmp_path / "wrong.trace")
     x = torch.ones(5, device="mps")

@@ -656,7 +656,7 @@ def _block(x, weight):
 
 @by_mode
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.full)])
 def test_compiled_agrees_with_eager_at_every_length(mode, backend):
     compiled = torch.compile(_block, backend=backend, fullgraph=True, dynamic=True)
     weight = torch.randn(16, 48).to("mps").requires_grad_()
@@ -672,7 +672,7 @@ def test_compiled_agrees_with_eager_at_every_length(mode, backend):
 
 
 @by_mode
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("fresh_compiler")
 def test_attention_that_is_written_out_is_compiled_to_ours(mode):
     from torch._dynamo.utils import counters

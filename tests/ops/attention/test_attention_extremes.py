@@ -344,7 +344,7 @@ def test_pages(place, first):
         check_paged(seed, place)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("first", range(10000, 10060, 20))
 def test_more_of_all(place, first):
     for seed in range(first, first + 20):

@@ -353,7 +353,7 @@ def test_heads_have_to_match_unless_they_are_grouped():
 
 
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.full)])
 def test_compiled_packed_sequences(backend):
     limits = [begins(*lengths) for lengths in LENGTHS]
 

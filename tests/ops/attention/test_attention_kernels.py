@@ -212,7 +212,7 @@ def test_nothing_is_read_behind_the_features(body, dtype):
     assert torch.equal(actual, ops.attention(*tensors))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("layout", ["apple8", "scramble:3"])
 def test_products_of_simdgroups_do_not_depend_on_where_their_elements_are(layout, monkeypatch):
     """Weights then go to the next product through threadgroup memory."""

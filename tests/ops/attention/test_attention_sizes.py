@@ -10,7 +10,7 @@ from metalops import debug, ops
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "text_model.py"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_memory_is_that_of_the_inputs_not_of_the_scores():
     """8192 queries and keys of 4 heads: their scores would be 128 times the inputs."""
     inputs = [
@@ -66,7 +66,7 @@ def test_expanded_masks_beyond_2_to_the_31_elements_are_not_written_out():
     assert peak < 10 * key.nbytes
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_a_model_of_text_learns_as_on_the_cpu(load_script, compiled):
     script = load_script(SCRIPT)

@@ -424,7 +424,7 @@ def test_what_else_torch_asks_for_before_the_fast_path_still_counts(why):
     assert not {"aten::_transformer_encoder_layer_fwd"} & set(record.names)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("enabled")
 def test_the_fast_path_compiles():
     encoder = nn.TransformerEncoder(_layer(), 2).to("mps").eval()
@@ -508,7 +508,7 @@ def test_fake_tensors_have_the_results_properties():
         assert f.stride() == r.stride()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_script_that_compares_both_paths(load_script):
     script = load_script(Path(__file__).parents[3] / "benchmarks" / "transformer_encoder.py")
     result = script.run()

@@ -139,14 +139,14 @@ def test_binomial_distribution(count, probability):
     _check(_binomial(count, probability, 100_000), distribution)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("rate", RATES)
 def test_poisson_distribution_of_a_large_sample(rate):
     torch.manual_seed(1)
     _check(_poisson(rate, 4_000_000), stats.poisson(_as_float32(rate)))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("count", "probability"), COUNTS_AND_PROBABILITIES)
 def test_binomial_distribution_of_a_large_sample(count, probability):
     torch.manual_seed(1)
@@ -475,7 +475,7 @@ def test_torch_distributions():
     assert distribution.log_prob(drawn).isfinite().all()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_compiled():
     """torch.compile checks that strides are those of the meta function."""
     compiled = torch.compile(lambda x: torch.poisson(x) + torch.binomial(x, torch.full_like(x, 1)))

@@ -51,6 +51,7 @@ def assert_factor(a, factor, upper):
     assert (norm(product - wide(a)) <= 3 * n * EPSILON * norm(wide(a))).all()
 
 
+@pytest.mark.full
 @dtypes
 @pytest.mark.parametrize(
     "n", [1, 2, 3, 4, 5, 8, 9, 12, 13, 16, 17, 31, 32, 33, 64, 65, 129, 260, 513, 1025]

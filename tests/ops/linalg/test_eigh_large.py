@@ -41,6 +41,7 @@ def test_several_launches_of_sweeps():
     check(a, *solve(a))
 
 
+@pytest.mark.full
 def test_diagonals_too_long_for_threadgroup_memory():
     """Blocks of two rows, which take no sweeps, only rotations."""
     n = 2050

@@ -64,6 +64,7 @@ def assert_factors(a, factors, pivots, hermitian):
     assert error <= 10 * len(a) * EPSILON * norm(wide(a)) + 1e-37
 
 
+@pytest.mark.full
 @dtypes
 @kinds
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 9, 16, 17, 33, 64, 65, 70, 130, 513])

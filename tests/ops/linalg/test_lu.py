@@ -77,6 +77,7 @@ SHAPES = (
 )
 
 
+@pytest.mark.full
 @dtypes
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_sizes(dtype, shape):

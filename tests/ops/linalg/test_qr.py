@@ -61,6 +61,7 @@ SHAPES = (
 )
 
 
+@pytest.mark.full
 @dtypes
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_shape_and_mode(dtype, shape):

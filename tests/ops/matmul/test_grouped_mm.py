@@ -301,7 +301,7 @@ def test_other_devices_keep_their_fake_tensors():
             torch._grouped_mm(x.half(), x.half())
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @dtypes
 def test_compiled_with_gradients(dtype):
     torch._dynamo.reset()

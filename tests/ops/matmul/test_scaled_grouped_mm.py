@@ -362,7 +362,7 @@ def test_fake_tensors_are_like_real_ones(form):
         assert (real.shape, real.dtype, real.stride()) == (fake.shape, fake.dtype, fake.stride())
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_compiled_agrees_with_eager():
     torch._dynamo.reset()
     arguments, _ = by_rows("2d x 3d", (8, 0, 24), 0)

@@ -341,7 +341,7 @@ def test_channels_last_and_permuted_inputs_keep_their_strides(count):
         assert result.stride() == x.stride()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_elements_further_apart_than_32_bits_can_tell():
     # 4 GiB, of which a few pages are ever used.
     storage = torch.empty(2**31 + 100, dtype=torch.bfloat16, device="mps")

@@ -297,7 +297,7 @@ def test_vmap_aligns_operands_as_one_element_of_the_batch_does():
         torch.vmap(ops.silu_and_mul)(torch.ones(4, device="mps"))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_inductor_keeps_the_operator_among_its_own_kernels():
     x = torch.randn(6, 16, device="mps", requires_grad=True)
 

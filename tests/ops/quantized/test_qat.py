@@ -16,7 +16,7 @@ def qat(load_script):
     return load_script(SCRIPT)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.*reduce_range:UserWarning")
 def test_a_network_with_fake_quantisation_is_within_one_point_of_float(qat):
     in_float, quantized = qat.run()

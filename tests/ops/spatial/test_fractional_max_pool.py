@@ -144,7 +144,7 @@ def test_samples_with_strides():
     assert_same(*both(aten.fractional_max_pool2d, x, (2, 3), (4, 4), samples))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("length", [5_000, 70_000, 3_000_001])
 def test_long_rows(length):
     for size in (length // 2, length // 3, length - 1, 7):

@@ -217,7 +217,7 @@ def test_long_axes(mode):
             _check_lanczos(make((1, 1, *before), torch.float32), after, False)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_more_pixels_than_floats_can_count():
     count = 2**24 + 5
     grad = torch.ones(1, 1, 1, count, device="mps")
@@ -312,7 +312,7 @@ def test_second_derivatives_and_forward_mode(mode):
         torch.testing.assert_close(a.cpu(), e.float(), rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @by_mode
 def test_compiled(mode):
     """torch.compile checks that strides are those of the meta function."""

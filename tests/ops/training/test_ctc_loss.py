@@ -338,7 +338,7 @@ def test_gradients_are_the_same_each_time():
     assert torch.equal(*results)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_recogniser_of_digit_sequences(load_script):
     script = load_script(Path(__file__).parents[3] / "benchmarks" / "ctc_digits.py")
     assert script.run() >= 90
