@@ -32,7 +32,6 @@ LOCAL_SPACE = rule(
     "local-address-space", "4", "A variable in a function is in thread or threadgroup memory."
 )
 
-_ASSIGNMENTS = {"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>="}
 _CASTS = {"static_cast", "reinterpret_cast", "const_cast"}
 _TYPE_BEHIND = re.compile(r"\s*(?:(?:const|volatile)\s+)*(\w+)\s*(?:const\s*)?[*&]")
 _ARTICLES = "device, constant, threadgroup or thread"

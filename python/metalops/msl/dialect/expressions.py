@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ..source.tree import without_parentheses
 from ..source.vocabulary import SYNCHRONISING
 from . import names
 
@@ -196,7 +197,7 @@ class Expressions:
         for node in nodes:  # the outermost expression of a chain stands for all of it
             inner.update(
                 (arm.start_byte, arm.end_byte)
-                for arm in map(_without_parentheses, _arms(node))
+                for arm in map(without_parentheses, _arms(node))
                 if arm.type == "conditional_expression"
             )
         for node in reversed(nodes):  # inner expressions first, because their text is copied
@@ -229,12 +230,6 @@ class Expressions:
         return bool(words) and words[-1] in self._bit_fields
 
 
-def _without_parentheses(node):
-    while node.type == "parenthesized_expression" and node.named_child_count == 1:
-        node = node.named_children[0]
-    return node
-
-
 def _arms(node) -> list:
     arms = (node.child_by_field_name("consequence"), node.child_by_field_name("alternative"))
     return [arm for arm in arms if arm is not None]
@@ -243,7 +238,7 @@ def _arms(node) -> list:
 def _leaves(node) -> Iterator:
     """Yields the arms of a chain of conditional expressions that are not conditional themselves."""
     for arm in _arms(node):
-        inside = _without_parentheses(arm)
+        inside = without_parentheses(arm)
         if inside.type == "conditional_expression":
             yield from _leaves(inside)
         else:

@@ -4,6 +4,4 @@ PROGRAM = "::msl"  # the namespace for the program's global namespace
 ABI = "::msl::abi"
 SUPPORT = "::msl::msl_support"  # rewrite.h and launch.h
 
-SWIZZLE = "::msl::msl_impl::swizzle"
-SWIZZLE_REFERENCE = "::msl::msl_impl::swizzle_ref"
 THREADGROUP_VARIABLE = "::msl::msl_impl::threadgroup_variable"

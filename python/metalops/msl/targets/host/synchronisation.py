@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from ...analysis.program import ProgramError, last_name, name_node, name_of
 from ...dialect import names
 from ...source.parse import closing_bracket
+from ...source.tree import LOOPS
 from ...source.vocabulary import SYNCHRONISING
 
-_LOOPS = {"for_statement", "while_statement", "do_statement", "for_range_loop"}
 _OPERATORS = {
     "assignment_expression",
     "binary_expression",
@@ -155,7 +155,7 @@ class _Places:
             return
         if kind == "compound_statement":
             self._bodies.add(node.start_byte)
-        if kind in _LOOPS:
+        if kind in LOOPS:
             yield from self._visit_loop(node)
         elif kind == "call_expression":
             yield from self._visit_call(node)
