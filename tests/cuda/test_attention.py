@@ -14,9 +14,9 @@ from metalops.cuda.library import Library
 from metalops.msl.source import languages
 from metalops.ops._cuda import kernel_file
 
-from tests.ops.attention.helpers import test_attention as calls
-from tests.ops.attention.helpers import test_attention_cache as caches
-from tests.ops.attention.helpers import test_attention_decode as decoding
+from tests.ops.attention import test_attention as calls
+from tests.ops.attention import test_attention_cache as caches
+from tests.ops.attention import test_attention_decode as decoding
 
 from .built import errors, launched, use_built_kernels
 from .recorded import ARCHITECTURE, needs_nvrtc, needs_software_device

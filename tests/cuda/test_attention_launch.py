@@ -11,9 +11,9 @@ import pytest
 import torch
 from metalops import cuda, flash_attn, ops
 
-from tests.ops.attention.helpers import test_attention as calls
-from tests.ops.attention.helpers import test_attention_cache as caches
-from tests.ops.attention.helpers import test_attention_decode as decoding
+from tests.ops.attention import test_attention as calls
+from tests.ops.attention import test_attention_cache as caches
+from tests.ops.attention import test_attention_decode as decoding
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="there is no NVIDIA GPU, or torch has no CUDA"
