@@ -195,10 +195,8 @@ def test_wrong_launches(shader):
         shader.scale(x, x.cpu(), 1.0)
     with pytest.raises(ValueError, match="groups of 1 to 1024 threads"):
         shader.scale(x, x, 1.0, threads=8, group_size=2048)
-    # Kernels of whole warps have groups of one dimension; others have CUDA's blocks.
-    source = (
-        "kernel void mark(device float* x, uint3 p [[thread_position_in_grid]]) { x[p.z] = p.y; }"
-    )
+    # Only a kernel that asks for its group has to have the very group that was given.
+    source = "kernel void mark(device float* x, uint3 p [[thread_position_in_threadgroup]]) { x[p.z] = p.y; }"
     with pytest.raises(ValueError, match="at most 64 threads in the third dimension, got"):
         compile_shader(HEADER + source).mark(
             torch.zeros(100, device="cuda"), threads=(1, 2, 100), group_size=(1, 2, 100)
