@@ -44,7 +44,7 @@ def on_the_software_device(monkeypatch):
     """Operators on tensors of the CPU are those of CUDA tensors, as far as kernels take them."""
     use_built_kernels(monkeypatch)
     for about in ("decode", "cache"):
-        monkeypatch.setattr(f"metalops.ops._attention_{about}_on_cuda.errors_of", lambda x: errors)
+        monkeypatch.setattr(f"metalops.ops._cuda.attention_{about}.errors_of", lambda x: errors)
     monkeypatch.setattr("metalops.ops._cuda.attention_decode.multiprocessors", lambda x: 132)
     operators = torch.library.Library("metalops", "IMPL")
     for name, implementation in IMPLEMENTATIONS:

@@ -9,8 +9,8 @@ import inspect
 
 import pytest
 import torch
-from metalops import msl
 from metalops.cuda.library import Library
+from metalops.msl.source import languages
 
 from tests.cuda.test_exec import Copies
 from tests.tensorops import products
@@ -31,7 +31,7 @@ _libraries = {}
 def build(source, language="4.0", layout="apple10", optimize=1):
     key = source, language, layout
     if key not in _libraries:
-        number = msl.languages.number_of(language)
+        number = languages.number_of(language)
         library = Library(products.HEADER + source, language=number, cooperative_layout=layout)
         _libraries[key] = Copies(library)
     return _libraries[key]

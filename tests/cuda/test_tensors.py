@@ -3,9 +3,9 @@
 import re
 
 import pytest
-from metalops import msl
 from metalops.cuda import nvrtc
 from metalops.cuda.library import Library
+from metalops.msl.source import languages
 
 from tests.tensorops import (
     test_convolution2d,
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def compiled(source, language="4.0", layout="apple10", architecture=ARCHITECTURE):
-    number = msl.languages.number_of(language)
+    number = languages.number_of(language)
     library = Library(HEADER + source, language=number, cooperative_layout=layout)
     text = library.compile(architecture).decode()
     assert text.count(".entry msl_kernel_") == len(library.kernel_names) > 0

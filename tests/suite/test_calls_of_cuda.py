@@ -17,7 +17,7 @@ def called_tests(tree):
     modules = {
         alias.asname or alias.name: f"{node.module}.{alias.name}"
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module == "tests.ops"
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests.ops")
         for alias in node.names
     }
     for node in ast.walk(tree):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from metalops import msl
+from metalops.msl.source import languages
 
 from .elements import ELEMENTS
 
@@ -23,7 +24,7 @@ def build(source: str, language: str = "4.0", layout: str = "apple10", optimize:
     """The kernel library of a source, of which HEADER comes first."""
     from metalops import _host
 
-    number = msl.languages.number_of(language)
+    number = languages.number_of(language)
     options = msl.Options(optimize=optimize, language=number, cooperative_layout=layout)
     return _host.Library(str(msl.compile_source(HEADER + source, options=options)))
 

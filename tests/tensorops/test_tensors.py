@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from metalops.msl.source import languages
 
 from .products import HEADER, build
 
@@ -66,7 +67,7 @@ def test_before_metal_4_there_are_none():
     text = 'static_assert(__METAL_VERSION__ < 400, "");\nkernel void f(device int* x) { x[0] = 1; }'
     from metalops import msl
 
-    options = msl.Options(language=msl.languages.number_of("3.2"))
+    options = msl.Options(language=languages.number_of("3.2"))
     header = "#include <metal_stdlib>\n#include <metal_tensor>\n"
     header += "#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>\n"
     assert msl.compile_source(header + text, options=options)
