@@ -69,9 +69,9 @@ class Calls(Lanes):
         replaced = []
         for child in node.named_children:
             replaced += self._lower(child, out)
-        if kind == "binary_expression" and self.groups.meets(node):
+        if kind == "binary_expression" and self.sync.meets(node):
             return [(node.start_byte, node.end_byte, self._product(node, replaced, out))]
-        if kind == "call_expression" and (meeting := self.groups.meets(node)):
+        if kind == "call_expression" and (meeting := self.sync.meets(node)):
             inside = [r for r in replaced if node.start_byte <= r[0] and r[1] <= node.end_byte]
             text = self._call(node, meeting, inside, out)
             return [(node.start_byte, node.end_byte, text)]
@@ -159,22 +159,22 @@ class Calls(Lanes):
     def _call(self, node, meeting: str, replaced, out: Mapped) -> str:
         self._check_barrier(node)
         if meeting == "barrier":
-            if self.groups.called_name(node) == BARRIER:
-                site = self.groups.site_of(node)
+            if self.sync.called_name(node) == BARRIER:
+                site = self.sync.site_of(node)
                 out.add(f"{_S}::barrier(msl_g, {self._mask}, {site});\n")
             return "(void)0"
         function = without_parentheses(node.child_by_field_name("function"))
         arguments = node.child_by_field_name("arguments").named_children
-        calls, count = self.groups.calls, len(arguments)
+        calls, count = self.call_graph, len(arguments)
         own = calls.lookup.taking(calls.callees(node), (count, count))
         lambdas = [c for c in calls.called(node) if not isinstance(c, Function)]
         closure = self._closure_called(function, replaced)
         is_any_object = bool(lambdas) and closure is None and not _is_own(function)
-        if any(f.name not in ("operator()", self.groups.called_name(node)) for f in own):
-            raise NotCut(f"a call of what '{self.groups.called_name(node)}' points to")
+        if any(f.name not in ("operator()", self.sync.called_name(node)) for f in own):
+            raise NotCut(f"a call of what '{self.sync.called_name(node)}' points to")
         is_odd = any(count > len(parameters_of(self.source, f)) for f in own)
         if is_odd or (meeting == "function" and not own and not lambdas):
-            raise NotCut(f"a call of '{self.groups.called_name(node)}' that is not understood")
+            raise NotCut(f"a call of '{self.sync.called_name(node)}' that is not understood")
         kinds, again, packed, passed = [], [], [], []
         for position, argument in enumerate(arguments):
             mine = [r for r in replaced if argument.start_byte <= r[0] < argument.end_byte]
@@ -210,7 +210,7 @@ class Calls(Lanes):
             self.groups.has_closures = True
             callee.add(f"{_S}::call_object")
         if meeting == "simd":
-            returns = self.groups.called_name(node) not in _VOID
+            returns = self.sync.called_name(node) not in _VOID
         else:
             returns = any(form.result is not None for form in forms)
             returns = returns or any(map(self._gives_value, lambdas))
@@ -247,7 +247,7 @@ class Calls(Lanes):
     def _check_barrier(self, call) -> None:
         """Raises NotCut if a barrier is meant for a part of the group: such simdgroups may wait at different barriers.
         If a condition merely might vary, it is checked at run time that all threads are there."""
-        if self.groups.calls.surely_has_barrier(call):
+        if self.call_graph.surely_has_barrier(call):
             if any(map(self._is_of_position, self._conditions)):
                 raise NotCut("a threadgroup_barrier for a part of the threadgroup")
 
@@ -276,7 +276,7 @@ class Calls(Lanes):
 
     def _objects(self, function, is_object: bool, own, replaced, out: Mapped) -> list[str]:
         """Returns the objects whose member function is called, if it is one."""
-        kinds = {f.in_class and not self.groups.effects.is_static(f) for f in own}
+        kinds = {f.in_class and not self.effects.is_static(f) for f in own}
         if kinds == {True, False}:
             raise NotCut(f"'{own[0].name}' is a member function and another one")
         if kinds != {True} and not is_object:
@@ -350,7 +350,7 @@ class Calls(Lanes):
             and declarator_kinds(p[position][0].child_by_field_name("declarator"))[:1]
             == ["reference"]
             for f in own
-        ) or (not own and self.groups.effects.writes(call, position))
+        ) or (not own and self.effects.writes(call, position))
         inner = without_parentheses(argument)
         variable = self.body.of.get(inner.start_byte) if inner.type == "identifier" else None
         if inner.type == "lambda_expression" and replaced:
@@ -361,8 +361,8 @@ class Calls(Lanes):
         kept = self._kept(argument, replaced, out)
         if kept is not None:
             return Kind.THREAD, *kept
-        is_written = self.groups.effects.writes(call, position)
-        if is_written and not self.groups.effects.surely_writes(call, position):
+        is_written = self.effects.writes(call, position)
+        if is_written and not self.effects.surely_writes(call, position):
             by_reference, is_written = True, False
         if is_written or (
             by_reference

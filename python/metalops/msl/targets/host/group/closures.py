@@ -111,8 +111,8 @@ class Closures(Flow):
         call = node.parent.parent
         if node.parent.type != "argument_list" or call.type != "call_expression":
             return False
-        called = self.groups.calls.callees(call)
-        if not called or len(called) != len(self.groups.calls.called(call)):
+        called = self.call_graph.callees(call)
+        if not called or len(called) != len(self.call_graph.called(call)):
             return False
         position = call.child_by_field_name("arguments").named_children.index(node)
         for function in called:
@@ -121,13 +121,13 @@ class Closures(Flow):
                 return False
             if not self._takes_anything(function, parameters[position][0]):
                 return False
-        return bool(self.groups.meets(call))
+        return bool(self.sync.meets(call))
 
     def _takes_anything(self, function: Function, parameter) -> bool:
         """Returns true if the type of a parameter is a template parameter of the function."""
         kinds = declarator_kinds(parameter.child_by_field_name("declarator"))
         name = name_node(parameter.child_by_field_name("type"))
-        declaration = self.groups.calls.scopes(function.node).declaration_of(name)
+        declaration = self.call_graph.scopes(function.node).declaration_of(name)
         return (
             kinds in ([], ["reference"])
             and declaration is not None
@@ -186,7 +186,7 @@ class Closures(Flow):
         return bool(returned)
 
     def _gives_nothing(self, call) -> bool:
-        called = self.groups.calls.called(call)
+        called = self.call_graph.called(call)
         return any(
             not self._gives_value(f)
             if not isinstance(f, Function)

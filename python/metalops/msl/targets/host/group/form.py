@@ -38,7 +38,7 @@ class Form(Closures):
     @staticmethod
     def _check(groups, function: Function, kernel: Kernel | None) -> None:
         source = groups.source
-        groups.check_hidden(function)
+        groups.sync.check_hidden(function)
         if "::" in source.masked_text(name_of(function.declarator)):
             raise NotCut(f"the member function '{function.name}' is defined outside of its class")
         if function.name.startswith("operator") and function.name != "operator()":

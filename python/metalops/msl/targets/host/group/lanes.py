@@ -66,6 +66,9 @@ class Lanes:
         self.groups = groups
         self.source = groups.source
         self.edits = groups.edits
+        self.call_graph = groups.calls
+        self.effects = groups.effects
+        self.sync = groups.sync
         self.function = function
         self.key = key
         self.kernel = kernel
@@ -89,7 +92,7 @@ class Lanes:
             function.body,
             groups.calls.scopes(function.node),
             list(zip(nodes, self.kinds, strict=True)),
-            groups.meets,
+            groups.sync.meets,
             groups.effects.writes,
             groups.effects.is_pure,
             self.members,
@@ -344,7 +347,7 @@ class Lanes:
                 for definition in declaration.definitions
             )
 
-        calls = self.groups.calls
+        calls = self.call_graph
         depends = (
             calls.nodes_compute_addresses(nodes, is_harmless)
             or self.body.may_meet_itself(nodes)

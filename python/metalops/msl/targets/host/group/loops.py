@@ -14,17 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....analysis.effects import Effects
-from ....analysis.matrix_products import MatrixProducts
-from ....analysis.program import Function, Kernel, last_name, name_node, parameters_of
+from ....analysis.program import Function, Kernel, parameters_of
 from ....analysis.uniformity import Kind, NotCut
 from ....source.tree import walk
-from ....source.vocabulary import BARRIER, SYNCHRONISING, THREAD_ATTRIBUTES, THREAD_NUMBERS
+from ....source.vocabulary import THREAD_ATTRIBUTES
 from .form import Form
 from .lanes import Again
-
-_BARRIERS = {BARRIER, "simdgroup_barrier"}
-# Other operations of a simdgroup only need the lane, and some functions only the current thread.
-_SIMD = (SYNCHRONISING - _BARRIERS) | {"simdgroup_load", "simdgroup_store"} | THREAD_NUMBERS
+from .synchronisation import Synchronisation
 
 
 @dataclass
@@ -46,17 +42,14 @@ class GroupLoops:
         self.source = rewritten.program.source
         self.edits = rewritten.edits
         self.builtins = builtins
-        self._sites = {offset: number for number, offset in enumerate(sites)}
         self.reasons: dict[int, str] = {}  # why a kernel has no group loop, by its number
         self.calls = rewritten.calls
-        self._visited: set[int] = set()  # functions that are not recursive
-        self._meets: dict[tuple[int, int], str | None] = {}
         self._forms: dict[tuple, Form | str] = {}
         self._again: dict[Again, int] = {}  # values that callees rematerialise, numbered
         self._added: set[tuple] = set()
         self._kernels: dict[int, Form | None] = {}
         self.has_closures = False  # true if some form calls an object that may be a closure
-        self._products = MatrixProducts(self.calls)
+        self.sync = Synchronisation(self.source, self.calls, sites)
         self.effects = Effects(self.program, self.calls)
 
     def has(self, kernel: Kernel) -> bool:
@@ -78,86 +71,11 @@ class GroupLoops:
         """Returns how a kernel with a group loop is cut, and how its variables are kept."""
         body = self._kernels[kernel.number].body
         kinds = {kind: [v.name for v in body.variables if v.kind is kind] for kind in Kind}
-        cuts = [n for n in walk(body.body) if n.type == "call_expression" and self.meets(n)]
+        cuts = [n for n in walk(body.body) if n.type == "call_expression" and self.sync.meets(n)]
         return Explanation(
-            [(n.start_byte, self.called_name(n)) for n in cuts],
+            [(n.start_byte, self.sync.called_name(n)) for n in cuts],
             *(kinds[kind] for kind in (Kind.GROUP, Kind.AGAIN, Kind.THREAD)),
         )
-
-    # ---- functions that synchronise --------------------------------------------------------------
-
-    def called_name(self, call) -> str:
-        return last_name(self.source, call.child_by_field_name("function"))
-
-    def meets(self, call) -> str | None:
-        """ "barrier", "simd" or "function" for a call that synchronises; "lambda" for a lambda_expression in which
-        threads do; "product" for a binary_expression that multiplies matrices; else None."""
-        key = (call.start_byte, call.end_byte)
-        if key not in self._meets:
-            self._meets[key] = self._find_meeting(call)
-        return self._meets[key]
-
-    def _find_meeting(self, call) -> str | None:
-        if call.type == "lambda_expression":
-            meets = self.calls.lambda_synchronises(call) or any(
-                n.type == "call_expression" and self.meets(n) for n in walk(call)
-            )
-            return "lambda" if meets else None
-        if call.type == "binary_expression":
-            return "product" if self._products.is_one(call) else None
-        name = self.called_name(call)
-        if self.calls.is_operation_call(call):
-            if name in _BARRIERS:
-                return "barrier"
-            return "simd" if name in _SIMD else None
-        return "function" if self.calls.call_synchronises(call) else None
-
-    def site_of(self, call) -> int:
-        """Returns the number of a barrier's call among the sites of the program."""
-        return self._sites[name_node(call.child_by_field_name("function")).start_byte]
-
-    # ---- synchronisation without a call by name --------------------------------------------------
-
-    def check_hidden(self, function: Function) -> None:
-        """Raises NotCut if an operator or a constructor may synchronise."""
-        operators = {name[8:] for name in self.calls.simd_operators}
-        types = self.calls.classes_with_simd_constructors
-        for node in walk(function.body):
-            if types and node.type in ("type_identifier", "template_type"):
-                name = self.source.node_text(node).split("<")[0].strip()
-                if name in types:
-                    raise NotCut(f"threads may meet in the class '{name}'")
-            if operators and node.type in (
-                "binary_expression",
-                "unary_expression",
-                "assignment_expression",
-                "update_expression",
-            ):
-                operator = self.source.node_text(node.child_by_field_name("operator"))
-                if operator in operators:
-                    raise NotCut(f"threads may meet in 'operator{operator}'")
-            if "[]" in operators and node.type == "subscript_expression":
-                raise NotCut("threads may meet in 'operator[]'")
-            if node.type == "call_expression" and self._products.is_hidden(node):
-                raise NotCut(f"threads may meet in a product in '{self.called_name(node)}'")
-
-    def check_recursion(self, function: Function) -> None:
-        """Raises NotCut if a function is certainly recursive: only a fiber's stack may overflow. An instance of a
-        template may call other instances."""
-        self._visit_callees(function, ())
-
-    def _visit_callees(self, function: Function, around: tuple[int, ...]) -> None:
-        key = function.node.start_byte
-        if key in around:
-            if _is_of_template(function):
-                return
-            raise NotCut(f"'{function.name}' calls itself")
-        if key in self._visited:
-            return
-        for node in walk(function.body):
-            if node.type == "call_expression" and len(callees := self.calls.callees(node)) == 1:
-                self._visit_callees(callees[0], (*around, key))
-        self._visited.add(key)
 
     # ---- forms -----------------------------------------------------------------------------------
 
@@ -198,7 +116,7 @@ class GroupLoops:
         )
 
     def _kernel_form(self, kernel: Kernel) -> Form:
-        self.check_recursion(kernel.function)
+        self.sync.check_recursion(kernel.function)
         kinds = []
         for parameter in kernel.parameters:
             differs = (
@@ -218,10 +136,3 @@ class GroupLoops:
         for used in form.uses:
             self._add(used)
         self.edits.append(form.function.node.end_byte, form.text)
-
-
-def _is_of_template(function: Function) -> bool:
-    node = function.body
-    while node is not None and node.type != "template_declaration":
-        node = node.parent
-    return node is not None
