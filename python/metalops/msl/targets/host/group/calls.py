@@ -14,7 +14,9 @@ from ....dialect import names
 from ....dialect.edits import Mapped
 from ....source.tree import walk, without_parentheses
 from ....source.vocabulary import BARRIER, THREAD_ATTRIBUTES
-from .lanes import TYPES_OF_BUILTINS, Again, Lanes
+from .context import Again
+from .lanes import Lanes
+from .parameters import TYPES_OF_BUILTINS
 
 _S = names.SUPPORT
 # Operations of a simdgroup without a result.
@@ -52,7 +54,7 @@ class Calls(Lanes):
             return []
         kind = node.type
         if kind == "lambda_expression":
-            name = self._new("closure")
+            name = self.context.new("closure")
             self._closure(node, name, out)
             return [(node.start_byte, node.end_byte, name)]
         if kind == "conditional_expression" and any(
@@ -79,14 +81,14 @@ class Calls(Lanes):
 
     def _value(self, node, replaced, out: Mapped, as_address: bool = False) -> str:
         """Evaluates an expression for each thread; returns the name of the Lanes with the values."""
-        name = self._new("lanes")
+        name = self.context.new("lanes")
         body = Mapped("return ")
         if as_address:
             body.add("&(")
-        body.add(self._of(node, replaced))
+        body.add(self.rewriter.expression(node, replaced))
         body.add(");" if as_address else ";")
         out.add(
-            f"const auto {name} = {_S}::evaluate<{self._independent([node])}>(msl_g, {self._mask}, "
+            f"const auto {name} = {_S}::evaluate<{self._independent([node])}>(msl_g, {self.masks.active}, "
         )
         self._lambda([node], self.body.used_in(node), [t for _, _, t in replaced], body, out)
         out.add(");\n")
@@ -97,9 +99,9 @@ class Calls(Lanes):
         condition = node.child_by_field_name("condition")
         arms = [node.child_by_field_name(arm) for arm in ("consequence", "alternative")]
         replaced = self._lower(condition, out)
-        name = self._new("value")
+        name = self.context.new("value")
         out.add(f"{_S}::Lanes<{_S}::decayed_t<decltype(")
-        out.add(self._of(node))
+        out.add(self.rewriter.expression(node))
         out.add(f")>> msl_lanes_{name}(msl_g); auto& {name} = msl_lanes_{name}[0]; (void){name};\n")
         yes, no = self._part(condition, replaced, out)
         for mask, arm in ((yes, arms[0]), (no, arms[1])):
@@ -110,7 +112,7 @@ class Calls(Lanes):
         """Writes `a && b` or `a || b`, with a call that synchronises in b."""
         left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
         replaced = self._lower(left, out)
-        name = self._new("value")
+        name = self.context.new("value")
         out.add(
             f"{_S}::Lanes<bool> msl_lanes_{name}(msl_g); auto& {name} = msl_lanes_{name}[0]; "
             f"(void){name};\n"
@@ -128,21 +130,23 @@ class Calls(Lanes):
     def _assign(self, name: str, node, out: Mapped) -> None:
         replaced = self._lower(node, out)
         body = Mapped(f"msl_lanes_{name}[msl_t.slot] = ")
-        body.add(self._of(node, replaced))
+        body.add(self.rewriter.expression(node, replaced))
         body.add(";")
         self._each([node], self.body.used_in(node), [t for _, _, t in replaced], body, out)
 
     def _part(self, condition, replaced, out: Mapped) -> tuple[str, str]:
         """Splits the mask in two by a condition; returns the names of both."""
-        yes, no = self._new("yes"), self._new("no")
+        yes, no = self.context.new("yes"), self.context.new("no")
         out.add(f"{_S}::Mask {yes}(msl_g), {no}(msl_g); ")
         self._part_into(condition, replaced, yes, no, out)
         return yes, no
 
     def _part_into(self, condition, replaced, yes: str, no: str, out: Mapped) -> None:
-        out.add(f"{_S}::part<{self._independent([condition])}>(msl_g, {self._mask}, {yes}, {no}, ")
+        out.add(
+            f"{_S}::part<{self._independent([condition])}>(msl_g, {self.masks.active}, {yes}, {no}, "
+        )
         body = Mapped("return static_cast<bool>(")
-        body.add(self._of(condition, replaced))
+        body.add(self.rewriter.expression(condition, replaced))
         body.add(");")
         used = self.body.used_in(condition)
         self._lambda([condition], used, [t for _, _, t in replaced], body, out)
@@ -150,18 +154,17 @@ class Calls(Lanes):
 
     def _branch(self, mask: str, write, out: Mapped) -> None:
         """Writes the code that the threads of a mask run by themselves."""
-        self._masks.append(mask)
         out.add(f"if ({mask}.any()) {{\n")
-        write(out)
+        with self.masks.under(mask):
+            write(out)
         out.add("}\n")
-        self._masks.pop()
 
     def _call(self, node, meeting: str, replaced, out: Mapped) -> str:
         self._check_barrier(node)
         if meeting == "barrier":
             if self.sync.called_name(node) == BARRIER:
                 site = self.sync.site_of(node)
-                out.add(f"{_S}::barrier(msl_g, {self._mask}, {site});\n")
+                out.add(f"{_S}::barrier(msl_g, {self.masks.active}, {site});\n")
             return "(void)0"
         function = without_parentheses(node.child_by_field_name("function"))
         arguments = node.child_by_field_name("arguments").named_children
@@ -214,13 +217,13 @@ class Calls(Lanes):
         else:
             returns = any(form.result is not None for form in forms)
             returns = returns or any(map(self._gives_value, lambdas))
-        name = self._new("value")
+        name = self.context.new("value")
         call = ", ".join(
             [
-                *([self._of(function).text] if is_any_object else []),
+                *([self.rewriter.expression(function).text] if is_any_object else []),
                 f"{_S}::Kinds<{tags}>()",
                 "msl_g",
-                self._mask,
+                self.masks.active,
                 f"{_S}::pack({', '.join(packed)})",
                 *objects,
                 *passed,
@@ -248,7 +251,7 @@ class Calls(Lanes):
         """Raises NotCut if a barrier is meant for a part of the group: such simdgroups may wait at different barriers.
         If a condition merely might vary, it is checked at run time that all threads are there."""
         if self.call_graph.surely_has_barrier(call):
-            if any(map(self._is_of_position, self._conditions)):
+            if any(map(self._is_of_position, self.masks.conditions)):
                 raise NotCut("a threadgroup_barrier for a part of the threadgroup")
 
     def _is_of_position(self, node) -> bool:
@@ -268,7 +271,7 @@ class Calls(Lanes):
             elif self.kernel is None or self.body.closure_around(variable.identifier) is not None:
                 return False
             else:
-                parameter = self.kernel.parameters[self._position_of(variable)]
+                parameter = self.kernel.parameters[self.parameters.position_of(variable)]
                 if parameter.kind != "builtin" or variable.definitions:
                     return False
                 found |= THREAD_ATTRIBUTES[parameter.attribute].differs_in_group
@@ -303,22 +306,22 @@ class Calls(Lanes):
             return text
         if is_object:
             text.add("(")
-            text.add(self._of(function))
+            text.add(self.rewriter.expression(function))
             text.add(f").{name_in_group('operator()')}")
             return text
         leaf = name_node(function)
         if function.start_byte < leaf.start_byte:
-            text.add(self._copy(function.start_byte, leaf.start_byte))
+            text.add(self.rewriter.copy(function.start_byte, leaf.start_byte))
         text.add(name_in_group(self.source.node_text(leaf)))
         if leaf.end_byte < function.end_byte:
-            text.add(self._copy(leaf.end_byte, function.end_byte))
+            text.add(self.rewriter.copy(leaf.end_byte, function.end_byte))
         return text
 
     def _name_same(self, node, out: Mapped) -> str:
         """Evaluates a uniform expression; returns its name."""
-        name = self._new("same")
+        name = self.context.new("same")
         out.add(f"auto&& {name} = ")
-        out.add(self._of(node))
+        out.add(self.rewriter.expression(node))
         out.add(";\n")
         return name
 
@@ -332,16 +335,18 @@ class Calls(Lanes):
         variable = self.body.of.get(inner.start_byte) if inner.type == "identifier" else None
         if variable is None or variable.kind is not Kind.AGAIN or not variable.is_parameter:
             return None
-        here = self._position_of(variable)
-        if not own or not TYPES_OF_BUILTINS.fullmatch(self._type_of(here)):
+        here = self.parameters.position_of(variable)
+        if not own or not TYPES_OF_BUILTINS.fullmatch(self.parameters.type_of(here)):
             return None
         for function in own:
             node = parameters_of(self.source, function)[position][0]
             declarator = node.child_by_field_name("declarator")
             if declared_identifier(declarator) is None or declarator_kinds(declarator):
                 return None
-        text = f"static_cast<{self._type_of(here)}>({self._computed(here)}){field}"
-        return Again(text, None if field else self._attribute(here))
+        text = (
+            f"static_cast<{self.parameters.type_of(here)}>({self.parameters.value_of(here)}){field}"
+        )
+        return Again(text, None if field else self.parameters.attribute(here))
 
     def _argument(self, call, position: int, argument, replaced, own, out: Mapped):
         """Returns how the argument varies, its text in the pack, and its text as one thread's value."""
@@ -383,11 +388,11 @@ class Calls(Lanes):
             accessor, one = self._operand(side, mine, out)
             accessors.append(accessor)
             ones.append(one)
-        name = self._new("value")
+        name = self.context.new("value")
         out.add(
             f"{_S}::Lanes<{_S}::decayed_t<decltype({ones[0]} * {ones[1]})>> msl_lanes_{name}(msl_g); "
             f"auto& {name} = msl_lanes_{name}[0]; (void){name}; "
-            f"{names.PROGRAM}::metal::simdgroup_multiply_in_group({_S}::Kinds<>(), msl_g, {self._mask}, "
+            f"{names.PROGRAM}::metal::simdgroup_multiply_in_group({_S}::Kinds<>(), msl_g, {self.masks.active}, "
             f"{_S}::pack({_S}::at(msl_lanes_{name}), {', '.join(accessors)}), {name}, {', '.join(ones)});\n"
         )
         return name
@@ -408,9 +413,9 @@ class Calls(Lanes):
             if not variable.is_reference or variable.is_parameter:
                 return f"{_S}::at(msl_lanes_{variable.name})", variable.name
         if not replaced and self._is_one_element(inner):
-            name = self._new("element")
+            name = self.context.new("element")
             out.add(f"auto* const {name} = &")
-            out.add(self._of(inner))
+            out.add(self.rewriter.expression(inner))
             out.add(";\n")
             return name, f"{name}[0]"
         if len(replaced) == 1 and (inner.start_byte, inner.end_byte) == replaced[0][:2]:

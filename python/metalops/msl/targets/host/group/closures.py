@@ -7,7 +7,6 @@ that the lambda captures by value and that may change are copied there. Its para
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 
 from ....analysis.program import (
@@ -143,15 +142,15 @@ class Closures(Flow):
         """Writes the closure of a lambda_expression."""
         self.groups.has_closures = True
         copies = self._copy_captured(node, out)
-        plain = self._new("plain")
+        plain = self.context.new("plain")
         out.add(f"const auto {plain} = [&] {{ return ")
-        out.add(self._of(node))
+        out.add(self.rewriter.expression(node))
         out.add(f"; }}; const auto {name} = {_S}::closure([&](auto, const {_S}::Threads&, ")
         out.add("const auto& msl_mask, const auto& msl_pack")
         given = []
         for position, (parameter, start, end) in enumerate(parameters_of_lambda(node)):
             out.add(", ")
-            out.add(self._copy(start, end))
+            out.add(self.rewriter.copy(start, end))
             identifier = declared_identifier(parameter.child_by_field_name("declarator"))
             if identifier is None:
                 given.append(f"msl_unnamed_{position}")
@@ -160,8 +159,8 @@ class Closures(Flow):
                 given.append(self.source.node_text(identifier))
         arguments = ", ".join(f"static_cast<decltype({g})&&>({g})" for g in given)
         result = f"{_S}::decayed_t<decltype({plain}()({arguments}))>"
-        with self._inside(node):
-            if self.result is Kind.THREAD:
+        with self.masks.closure(self._gives_value(node)):
+            if self.masks.result is Kind.THREAD:
                 out.add(f") -> {_S}::Lanes<{result}> {{\n")
                 out.add(f"{_S}::Lanes<{result}> msl_result(msl_g);\n")
                 out.add(f"const auto msl_at_result = {_S}::at(msl_result);\n")
@@ -194,16 +193,6 @@ class Closures(Flow):
             for f in called
         )
 
-    @contextlib.contextmanager
-    def _inside(self, node) -> Iterator[None]:
-        """Sets the state for writing the body of a closure, in which threads return to the closure's caller."""
-        before = self.result, self._end, self._masks, self._targets, self._conditions
-        self.result = Kind.THREAD if self._gives_value(node) else None
-        self._end = "return {};\n" if self.result is None else "return msl_result;\n"
-        self._masks, self._targets, self._conditions = [], [], []
-        yield
-        self.result, self._end, self._masks, self._targets, self._conditions = before
-
     def _take_argument(self, position: int, parameter, out: Mapped) -> None:
         identifier = declared_identifier(parameter[0].child_by_field_name("declarator"))
         if identifier is None:
@@ -227,7 +216,7 @@ class Closures(Flow):
         ]
         self._check_remade(node, changing)
         for variable in changing:
-            name, copy = variable.name, self._new("captured")
+            name, copy = variable.name, self.context.new("captured")
             if variable.kind is Kind.GROUP:
                 out.add(f"const auto {copy} = {name};\n")
                 inside.append(f"const auto& {name} = {copy};")
@@ -235,7 +224,7 @@ class Closures(Flow):
             if variable.is_reference and not variable.is_parameter:
                 raise NotCut("a lambda that has a copy of what a variable refers to")
             out.add(
-                f"const auto {copy} = {_S}::captured(msl_g, {self._mask}, "
+                f"const auto {copy} = {_S}::captured(msl_g, {self.masks.active}, "
                 f"{_S}::at(msl_lanes_{name}));\n"
             )
             inside.append(

@@ -18,7 +18,8 @@ from ....source.tree import (
 )
 from .calls import Calls
 from .indices import growing_indices
-from .lanes import LANE_TYPES, is_scalar_builtin, lane_type
+from .lanes import LANE_TYPES, lane_type
+from .parameters import is_scalar_builtin
 
 _S = names.SUPPORT
 _INTEGERS = re.compile(
@@ -54,10 +55,12 @@ class Flow(Calls):
     def _run(self, body, returns: list[tuple], out: Mapped) -> None:
         """Writes the body of a function or of a closure. returns: the conditions around its return statements."""
         if any(any(map(self.body.parts, conditions)) for conditions in returns):
-            self._masks.append("msl_m0")
             out.add(f"{_S}::Mask msl_m0(msl_g, msl_mask);\n")
-        self._block(statements_of(body), out)
-        out.add(self._end)
+            with self.masks.under("msl_m0"):
+                self._block(statements_of(body), out)
+        else:
+            self._block(statements_of(body), out)
+        self.masks.end(out)
 
     def _block(self, statements: list, out: Mapped) -> None:
         """Writes the statements of a block that is cut."""
@@ -78,10 +81,10 @@ class Flow(Calls):
                 more = self._cut(node, out)
                 if more is not None:
                     run.append(more)
-                if self._masks and self.body.leaves(node):
+                if self.masks.depth and self.body.leaves(node):
                     if position + 1 < len(statements):
                         self._flush(run, out)
-                        out.add(f"if ({self._mask}.any()) {{\n")
+                        out.add(f"if ({self.masks.active}.any()) {{\n")
                         self._block(statements[position + 1 :], out)
                         out.add("}\n")
                     break
@@ -130,7 +133,7 @@ class Flow(Calls):
     def _group_statement(self, node, out: Mapped) -> None:
         if self.body.meets(node):
             raise NotCut("threads meet in what is the same for all")
-        out.add(self._statement(node))
+        out.add(self.rewriter.statement(node))
         out.add("\n")
 
     def _runs_whole(self, node) -> bool:
@@ -175,7 +178,7 @@ class Flow(Calls):
         elif kind == "return_statement":
             self._return(node, out)
         elif kind in ("break_statement", "continue_statement"):
-            self._leave_loop(kind, out)
+            self.masks.leave_target(kind, out)
         else:
             raise NotCut(f"threads meet in a {kind.replace('_', ' ')}")
         return None
@@ -206,7 +209,7 @@ class Flow(Calls):
             if self.body.meets(clause):
                 raise NotCut("threads meet in what is the same for all")
             out.add("if constexpr " if is_constexpr_if(node) else "if ")
-            out.add(self._of(clause))
+            out.add(self.rewriter.expression(clause))
             out.add(" ")
             self._statements(consequence, out)
             if alternative is not None:
@@ -217,20 +220,18 @@ class Flow(Calls):
         out.add("{ ")
         chosen = self._threads_by_number(condition)
         if chosen is not None and alternative is None and not self.body.leaves(node):
-            yes = self._new("yes")
+            yes = self.context.new("yes")
             out.add(f"const auto {yes} = {chosen};\n")
-            self._conditions.append(condition)
-            self._branch(yes, lambda out: self._block(statements_of(consequence), out), out)
-            self._conditions.pop()
+            with self.masks.diverged(condition):
+                self._branch(yes, lambda out: self._block(statements_of(consequence), out), out)
             out.add("}\n")
             return
         replaced = self._lower(condition, out)
         yes, no = self._part(condition, replaced, out)
-        self._conditions.append(condition)
-        self._branch(yes, lambda out: self._block(statements_of(consequence), out), out)
-        if alternative is not None:
-            self._branch(no, lambda out: self._block(statements_of(alternative), out), out)
-        self._conditions.pop()
+        with self.masks.diverged(condition):
+            self._branch(yes, lambda out: self._block(statements_of(consequence), out), out)
+            if alternative is not None:
+                self._branch(no, lambda out: self._block(statements_of(alternative), out), out)
         out.add("}\n")
 
     def _threads_by_number(self, condition) -> str | None:
@@ -245,11 +246,11 @@ class Flow(Calls):
         variable = self.body.of.get(left.start_byte)
         if variable is None or variable.kind is not Kind.AGAIN or not variable.is_parameter:
             return None
-        position = self._position_of(variable)
-        choice = _CHOICES.get(self._attribute(position))
-        if choice is None or not is_scalar_builtin(self._type_of(position)):
+        position = self.parameters.position_of(variable)
+        choice = _CHOICES.get(self.parameters.attribute(position))
+        if choice is None or not is_scalar_builtin(self.parameters.type_of(position)):
             return None
-        return f"{_S}::{choice}(msl_g, {self._mask}, {number})"
+        return f"{_S}::{choice}(msl_g, {self.masks.active}, {number})"
 
     def _is_group_loop(self, node) -> bool:
         """Returns true if all threads run a loop equally often."""
@@ -314,7 +315,7 @@ class Flow(Calls):
         right = update.child_by_field_name("right")
         if operator != "+=" or not self.body.is_same(right):
             return None
-        return self.edits.apply(right.start_byte, right.end_byte, without="fibers")[0]
+        return self.rewriter.unrenamed(right.start_byte, right.end_byte)
 
     def _loop(self, node, out: Mapped) -> None:
         if node.type == "for_range_loop":
@@ -332,43 +333,39 @@ class Flow(Calls):
         )
         if node.type == "for_statement":
             out.add("for (")
-            out.add(self._statement(initializer) if initializer is not None else ";")
+            out.add(self.rewriter.statement(initializer) if initializer is not None else ";")
             out.add(" ")
             if condition is not None:
-                out.add(self._of(condition))
+                out.add(self.rewriter.expression(condition))
             out.add("; ")
             if update is not None:
-                out.add(self._of(update))
+                out.add(self.rewriter.expression(update))
             out.add(") ")
         elif node.type == "while_statement":
             out.add("while ")
-            out.add(self._of(condition))
+            out.add(self.rewriter.expression(condition))
             out.add(" ")
         else:
             out.add("do ")
         out.add("{\n")
-        depth = len(self._masks)
-        self._targets.append(("group", depth, depth))
         body = node.child_by_field_name("body")
-        self._block(statements_of(body), out)
-        self._targets.pop()
-        if self._masks and any(n.type == "return_statement" for n in walk(body)):
-            out.add(f"if (!{self._mask}.any()) break;\n")
+        with self.masks.uniform_target(is_loop=True):
+            self._block(statements_of(body), out)
+        if self.masks.depth and any(n.type == "return_statement" for n in walk(body)):
+            out.add(f"if (!{self.masks.active}.any()) break;\n")
         out.add("}\n")
         if node.type == "do_statement":
             out.add("while ")
-            out.add(self._of(condition))
+            out.add(self.rewriter.expression(condition))
             out.add(";\n")
 
     def _strided_loop(self, node, out: Mapped) -> None:
         initializer = node.child_by_field_name("initializer")
         body = node.child_by_field_name("body")
         variable = self.body.declared_by(initializer)[0]
-        type_text = self.edits.apply(
-            initializer.child_by_field_name("type").start_byte,
-            variable.declarator.start_byte,
-            without="fibers",
-        )[0].strip()
+        type_text = self.rewriter.unrenamed(
+            initializer.child_by_field_name("type").start_byte, variable.declarator.start_byte
+        ).strip()
         bound = node.child_by_field_name("condition").child_by_field_name("right")
         step = self._step(node.child_by_field_name("update"), variable)
         start = variable.value
@@ -381,7 +378,7 @@ class Flow(Calls):
         if type_text != "auto":
             value.add(f"static_cast<{type_text}>")
         value.add("(")
-        value.add(self._of(start) if kept is None else "msl_from[msl_t.slot]")
+        value.add(self.rewriter.expression(start) if kept is None else "msl_from[msl_t.slot]")
         value.add(");")
         if kept is None:
             lane = self._lambda([start], self.body.used_in(start), [], value, first)
@@ -393,11 +390,11 @@ class Flow(Calls):
         replaced = []
         for number, same in enumerate(indices.values()):
             places.add(f"msl_to[{number}] = ")
-            places.add(self._of(same[0]))
+            places.add(self.rewriter.expression(same[0]))
             places.add("; ")
             for index in same:
                 place = Mapped(f"msl_t.template place<{number}>(")
-                place.add(self._of(index))
+                place.add(self.rewriter.expression(index))
                 place.add(")")
                 replaced.append((index.start_byte, index.end_byte, place))
         used = {
@@ -406,15 +403,17 @@ class Flow(Calls):
             if not (node.start_byte <= v.identifier.start_byte < node.end_byte)
         }
         parameters = f"const auto msl_t, const auto {variable.name}"
-        of_turn = self._lambda([body], used, [], self._statement(body, replaced), turn, parameters)
+        of_turn = self._lambda(
+            [body], used, [], self.rewriter.statement(body, replaced), turn, parameters
+        )
         lane = max(lane, of_turn, key=LANE_TYPES.index)
         out.add(
             f"{_S}::stride<{self._independent([body], self._is_promised(node))}, {len(indices)}, {_S}::{lane}>"
-            f"(msl_g, {self._mask}, "
+            f"(msl_g, {self.masks.active}, "
         )
         out.add(first)
         out.add(", ")
-        out.add(self._of(bound))
+        out.add(self.rewriter.expression(bound))
         out.add(f", {step}, [&](const auto {variable.name}, {names.ABI}::u64* msl_to) {{ ")
         out.add(places)
         out.add("}, ")
@@ -445,50 +444,48 @@ class Flow(Calls):
         out.add("{ ")
         if initializer is not None:
             self._block([initializer], out)
-        loop = self._new("loop")
-        out.add(f"{_S}::Mask {loop}(msl_g, {self._mask}); for (;;) {{\n")
-        self._masks.append(loop)
-
-        def check() -> None:
-            if condition is None:
-                return
-            out.add("{ ")
-            replaced = self._lower(condition, out)
-            rest = self._new("no")
-            out.add(f"{_S}::Mask {rest}(msl_g); ")
-            self._part_into(condition, replaced, loop, rest, out)
-            out.add("} ")
-            out.add(f"if (!{loop}.any()) break;\n")
-
-        if node.type != "do_statement":
-            check()
-        iteration = self._new("turn")
-        out.add(f"{{ {_S}::Mask {iteration}(msl_g, {loop});\n")
-        self._targets.append(("parting", len(self._masks) - 1, len(self._masks)))
-        self._masks.append(iteration)
-        self._block(statements_of(body), out)
-        self._masks.pop()
-        self._targets.pop()
-        out.add("}\n")
-        if self.body.leaves_at_all(body):
-            out.add(f"if (!{loop}.any()) break;\n")
-        if update is not None:
-            self._update(update, out)
-        if node.type == "do_statement":
-            check()
-        self._masks.pop()
+        loop = self.context.new("loop")
+        out.add(f"{_S}::Mask {loop}(msl_g, {self.masks.active}); for (;;) {{\n")
+        outermost = self.masks.depth
+        with self.masks.under(loop):
+            if node.type != "do_statement" and condition is not None:
+                self._check_condition(condition, loop, out)
+            iteration = self.context.new("turn")
+            out.add(f"{{ {_S}::Mask {iteration}(msl_g, {loop});\n")
+            with (
+                self.masks.varying_target(outermost, outermost + 1),
+                self.masks.under(iteration),
+            ):
+                self._block(statements_of(body), out)
+            out.add("}\n")
+            if self.body.leaves_at_all(body):
+                out.add(f"if (!{loop}.any()) break;\n")
+            if update is not None:
+                self._update(update, out)
+            if node.type == "do_statement" and condition is not None:
+                self._check_condition(condition, loop, out)
         out.add("} }\n")
+
+    def _check_condition(self, condition, loop: str, out: Mapped) -> None:
+        """Emits the check of a loop's condition, by which threads leave the loop's mask."""
+        out.add("{ ")
+        replaced = self._lower(condition, out)
+        rest = self.context.new("no")
+        out.add(f"{_S}::Mask {rest}(msl_g); ")
+        self._part_into(condition, replaced, loop, rest, out)
+        out.add("} ")
+        out.add(f"if (!{loop}.any()) break;\n")
 
     def _update(self, node, out: Mapped) -> None:
         if node.type == "comma_expression":
             for child in node.named_children:
                 self._update(child, out)
         elif self._is_group_definition(node):
-            out.add(self._of(node))
+            out.add(self.rewriter.expression(node))
             out.add(";\n")
         else:
             replaced = self._lower(node, out)
-            body = self._of(node, replaced)
+            body = self.rewriter.expression(node, replaced)
             body.add(";")
             self._each([node], self.body.used_in(node), [t for _, _, t in replaced], body, out)
 
@@ -499,87 +496,60 @@ class Flow(Calls):
         clause = node.child_by_field_name("condition")
         if not self.body.parts(clause) and not self.body.parts(node):
             out.add("switch ")
-            out.add(self._of(clause))
+            out.add(self.rewriter.expression(clause))
             out.add(" {\n")
-            self._targets.append(("group", len(self._masks), -1))
-            for case in cases:
-                value = case.child_by_field_name("value")
-                out.add("default: {\n" if value is None else "case ")
-                if value is not None:
-                    out.add(self._of(value))
-                    out.add(": {\n")
-                self._block(case_statements(case), out)
-                out.add("}\n")
-            self._targets.pop()
+            with self.masks.uniform_target(is_loop=False):
+                for case in cases:
+                    value = case.child_by_field_name("value")
+                    out.add("default: {\n" if value is None else "case ")
+                    if value is not None:
+                        out.add(self.rewriter.expression(value))
+                        out.add(": {\n")
+                    self._block(case_statements(case), out)
+                    out.add("}\n")
             out.add("}\n")
             return
         condition = condition_of(node)
         replaced = self._lower(condition, out)
         out.add("{ ")
         value = self._value(condition, replaced, out)
-        active, rest = self._new("active"), self._new("rest")
+        active, rest = self.context.new("active"), self.context.new("rest")
         out.add(
-            f"{_S}::Mask {active}(msl_g, {self._mask}), {rest}(msl_g, {self._mask}); {active}.clear();\n"
+            f"{_S}::Mask {active}(msl_g, {self.masks.active}), {rest}(msl_g, {self.masks.active}); {active}.clear();\n"
         )
         labels = [c.child_by_field_name("value") for c in cases]
         for label in labels:
             if label is not None:
                 out.add(f"{_S}::remove_where(msl_g, {rest}, {_S}::at({value}), ")
-                out.add(self._of(label))
+                out.add(self.rewriter.expression(label))
                 out.add(");\n")
-        self._targets.append(("parting", len(self._masks), -1))
-        self._masks.append(active)
-        for case, label in zip(cases, labels, strict=True):
-            if label is None:
-                out.add(f"{active}.add({rest});\n")
-            else:
-                around = self._masks[-2] if len(self._masks) > 1 else "msl_mask"
-                out.add(f"{_S}::add_where(msl_g, {around}, {active}, {_S}::at({value}), ")
-                out.add(self._of(label))
-                out.add(");\n")
-            out.add(f"if ({active}.any()) {{\n")
-            self._block(case_statements(case), out)
-            out.add("}\n")
-        self._masks.pop()
-        self._targets.pop()
+        with self.masks.varying_target(self.masks.depth), self.masks.under(active):
+            for case, label in zip(cases, labels, strict=True):
+                if label is None:
+                    out.add(f"{active}.add({rest});\n")
+                else:
+                    around = self.masks.enclosing
+                    out.add(f"{_S}::add_where(msl_g, {around}, {active}, {_S}::at({value}), ")
+                    out.add(self.rewriter.expression(label))
+                    out.add(");\n")
+                out.add(f"if ({active}.any()) {{\n")
+                self._block(case_statements(case), out)
+                out.add("}\n")
         out.add("}\n")
-
-    # ---- leaving ---------------------------------------------------------------------------------
-
-    def _leave(self, outermost: int, out: Mapped) -> None:
-        """Removes the active threads from the masks from `outermost` on."""
-        mask = self._masks[-1]
-        for other in self._masks[outermost:-1]:
-            out.add(f"{other}.remove({mask}); ")
-        out.add(f"{mask}.clear();\n")
 
     def _return(self, node, out: Mapped) -> None:
         values = [c for c in node.named_children if c.type != "comment"]
-        if values and self.result is Kind.THREAD:
+        if values and self.masks.result is Kind.THREAD:
             replaced = self._lower(values[0], out)
             is_list = values[0].type == "initializer_list"
             result = f"{_S}::decayed_t<decltype(msl_result[0])>"
             body = Mapped(f"{_S}::put(msl_at_result[msl_t.slot], {result}")
             body.add("" if is_list else "(")
-            body.add(self._of(values[0], replaced))
+            body.add(self.rewriter.expression(values[0], replaced))
             body.add(");" if is_list else "));")
             self._each(
                 [values[0]], self.body.used_in(values[0]), [t for _, _, t in replaced], body, out
             )
         elif values:
             self._lower(values[0], out)
-        if len(self._masks) <= 1:  # all that are left
-            out.add(self._end)
-            return
-        self._leave(0, out)
-
-    def _leave_loop(self, kind: str, out: Mapped) -> None:
-        is_continue = kind == "continue_statement"
-        targets = [t for t in self._targets if not is_continue or t[2] >= 0]
-        what, loop, turn = targets[-1]
-        if what == "group":
-            if len(self._masks) != loop:
-                raise NotCut("threads part before they leave a loop")
-            out.add("continue;\n" if is_continue else "break;\n")
-        else:
-            self._leave(turn if is_continue else loop, out)
+        self.masks.leave(out)

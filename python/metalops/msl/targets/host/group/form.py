@@ -12,6 +12,7 @@ from ....source.tree import walk
 from .calls import name_in_group
 from .closures import Closures
 from .lanes import lane_type
+from .masks import Masks
 
 _S = names.SUPPORT
 
@@ -30,9 +31,10 @@ class Form(Closures):
         super().__init__(groups, function, kinds, again, key, kernel)
         self.result = self._find_result()
         if self.result is Kind.THREAD:
-            self._end = "return msl_result;\n"
+            leave = "return msl_result;\n"
         else:
-            self._end = "return;\n" if kernel is not None else "return {};\n"
+            leave = "return;\n" if kernel is not None else "return {};\n"
+        self.masks = Masks(self.result, leave)
         self._check_closures()
 
     @staticmethod
@@ -74,13 +76,13 @@ class Form(Closures):
         )
         if self.has_object:
             text.add(", const msl_O msl_objects")
-        for (node, start, end), kind in zip(self.parameters, self.kinds, strict=True):
+        for (node, start, end), kind in zip(self.context.parameters, self.kinds, strict=True):
             if kind is not Kind.AGAIN or self.kernel is None:
                 text.add(", ")
                 renamed = ()
-                if (name := self._copied(node, start, end)) is not None:
-                    renamed = [(name.start_byte, name.end_byte, self._given(name))]
-                text.add(self._copy(start, end, renamed))
+                if (name := self.parameters.loaded_once(node, start, end)) is not None:
+                    renamed = [(name.start_byte, name.end_byte, self.parameters.name_given(name))]
+                text.add(self.rewriter.copy(start, end, renamed))
         if self.kernel is not None and self.kernel.threadgroup_variables:
             text.add(f", {names.ABI}::Group& msl_group")
         text.add(") {\n")
@@ -108,7 +110,7 @@ class Form(Closures):
             return [f" template <{more}>"]
         lines = []
         for header in headers:
-            inside = self.edits.apply(header.start_byte, header.end_byte, without="fibers")[0]
+            inside = self.rewriter.unrenamed(header.start_byte, header.end_byte)
             if "..." in inside:
                 raise NotCut("a template with a parameter pack")
             lines.append(f" template {inside}")
@@ -120,22 +122,24 @@ class Form(Closures):
 
     def _take_parameters(self, text: Mapped) -> None:
         for position, ((node, start, end), kind) in enumerate(
-            zip(self.parameters, self.kinds, strict=True)
+            zip(self.context.parameters, self.kinds, strict=True)
         ):
             identifier = declared_identifier(node.child_by_field_name("declarator"))
             if identifier is None:
                 continue
             variable = self.body.of[identifier.start_byte]
             name = variable.name
-            if self._copied(node, start, end) is not None:
-                text.add(f"const auto {name} = {self._given(identifier)}; (void){name};\n")
+            if self.parameters.loaded_once(node, start, end) is not None:
+                text.add(
+                    f"const auto {name} = {self.parameters.name_given(identifier)}; (void){name};\n"
+                )
             if kind is Kind.AGAIN:
                 # Also declared at group level, where only its type matters.
                 if self.kernel is not None:
-                    text.add(f"{self._builtin(position)}\n")
+                    text.add(f"{self.parameters.rematerialised(position)}\n")
                 if variable.kind is Kind.THREAD:
                     self._keep(variable, text, f"{_S}::decayed_t<decltype({name})>")
-                    value = self._builtin(position)
+                    value = self.parameters.rematerialised(position)
                     text.add(
                         f"{_S}::each<true>(msl_g, msl_mask, [&](const {_S}::{lane_type(value)} msl_t) "
                         f"MSL_LANE_LOOP {{ {value} msl_lanes_{name}[msl_t.slot] = {name}; }});\n"
@@ -188,10 +192,10 @@ class Form(Closures):
                 declarator.child_by_field_name("declarator") or declarator.named_children[-1]
             )
         trailing = next((c for c in declarator.children if c.type == "trailing_return_type"), None)
-        text = self.edits.apply(type_node.start_byte, type_node.end_byte, without="fibers")[0]
+        text = self.rewriter.unrenamed(type_node.start_byte, type_node.end_byte)
         if trailing is not None:
             inner = trailing.named_children[0]
-            return self.edits.apply(inner.start_byte, inner.end_byte, without="fibers")[0]
+            return self.rewriter.unrenamed(inner.start_byte, inner.end_byte)
         if re.search(r"\bauto\b", text):
             raise NotCut("a function whose result has the type 'auto'")
         return text + stars

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
 from ....analysis.program import (
     Function,
     Kernel,
-    declarator_kinds,
-    declared_identifier,
-    parameters_of,
-    takes_reference,
 )
 from ....analysis.scopes import Declaration
-from ....analysis.uniformity import USES_MATRICES, Body, Kind, NotCut, Variable
+from ....analysis.uniformity import USES_MATRICES, Kind, NotCut, Variable
 from ....dialect import names
 from ....dialect.edits import Mapped
 from ....source.tree import walk
+from .context import FunctionContext
+from .parameters import Parameters
+from .rewriter import Rewriter
 
 _S = names.SUPPORT
 
@@ -31,23 +29,6 @@ def lane_type(text: str) -> str:
     if re.search(r"\bmsl_t\.[yz]\b", text):
         return "Lane"
     return "InRow" if re.search(r"\bmsl_t\.x\b", text) else "Numbered"
-
-
-# Types that parameters with a thread's indices and positions may have.
-TYPES_OF_BUILTINS = re.compile(r"(?:const )?(?:u?(?:int|short)[234]?|unsigned(?: int)?)")
-
-
-def is_scalar_builtin(type_text: str) -> bool:
-    return bool(TYPES_OF_BUILTINS.fullmatch(type_text)) and not type_text[-1].isdigit()
-
-
-@dataclass(frozen=True)
-class Again:
-    """An argument that each loop of the callee rematerialises. text: an expression, in terms of `msl_t`. attribute: of
-    the kernel's parameter that it is; None for a component of one."""
-
-    text: str
-    attribute: str | None
 
 
 class Lanes:
@@ -64,141 +45,22 @@ class Lanes:
     ):
         """kinds: of the parameters. again: for each parameter that loops rematerialise its value, for others None."""
         self.groups = groups
-        self.source = groups.source
-        self.edits = groups.edits
-        self.call_graph = groups.calls
-        self.effects = groups.effects
-        self.sync = groups.sync
+        self.context = context = FunctionContext.of(groups, function, kinds, again, kernel)
+        self.source = context.source
+        self.call_graph = context.call_graph
+        self.effects = context.effects
+        self.sync = context.sync
         self.function = function
         self.key = key
         self.kernel = kernel
+        self.kinds = context.kinds
+        self.again = context.again
+        self.has_object = context.has_object
+        self.body = context.body
+        self.rewriter = Rewriter(context)
+        self.parameters = Parameters(context, self.rewriter, groups.builtins)
         self.uses: list[Lanes] = []
         self.text = Mapped()
-        self._count = 0
-        self._conditions: list = []  # by which threads have diverged
-        self._masks: list[str] = []  # masks that threads can leave, the outermost first
-        self._targets: list[tuple[str, int, int]] = []  # targets of break and continue
-        self.result: Kind | None = None  # of the function, or of the closure that is being written
-        self._end = ""  # the statement that returns from it
-        self.has_object = function.in_class and not groups.effects.is_static(function)
-        self.members = groups.effects.members_of(function) if self.has_object else frozenset()
-        self.parameters = parameters_of(self.source, function)
-        defaults = len(self.parameters) - len(kinds)
-        self.kinds = (*kinds, *[Kind.GROUP] * defaults)
-        self.again = (*again, *[None] * defaults)
-        nodes = [p[0] for p in self.parameters]
-        self.body = Body(
-            self.source,
-            function.body,
-            groups.calls.scopes(function.node),
-            list(zip(nodes, self.kinds, strict=True)),
-            groups.sync.meets,
-            groups.effects.writes,
-            groups.effects.is_pure,
-            self.members,
-        )
-        self._renamed = [
-            (n.start_byte, n.end_byte, f"msl_self.{self.source.node_text(n)}")
-            for n in walk(function.body)
-            if self._names_member(n)
-        ] + [
-            (n.start_byte, n.end_byte, "(&msl_self)")
-            for n in walk(function.body)
-            if self.members and n.type == "this"
-        ]
-        # In the function of one thread it would have another value.
-        self._renamed += [
-            (n.start_byte, n.end_byte, f'"{function.name}"')
-            for n in walk(function.body)
-            if n.type == "identifier" and self.source.node_text(n) in ("__func__", "__FUNCTION__")
-        ]
-
-    def _names_member(self, node) -> bool:
-        """Returns true if an identifier stands for a member of the object."""
-        if node.type != "identifier" or node.start_byte in self.body.of:
-            return False
-        if self.source.node_text(node) == "operator" and self.has_object:
-            return True  # operator()(...)
-        if self.source.node_text(node) not in self.members:
-            return False
-        parent = node.parent
-        if parent.type == "qualified_identifier":
-            return False
-        return parent.type != "template_function" or parent.parent.type != "qualified_identifier"
-
-    # ---- text ------------------------------------------------------------------------------------
-
-    def _copy(self, start: int, end: int, replaced=()) -> Mapped:
-        members = [
-            (a, b, text)
-            for a, b, text in self._renamed
-            if start <= a < end and not any(x <= a < y for x, y, _ in replaced)
-        ]
-        return Mapped(*self.edits.apply(start, end, [*replaced, *members], without="fibers"))
-
-    def _of(self, node, replaced=()) -> Mapped:
-        return self._copy(node.start_byte, node.end_byte, replaced)
-
-    def _statement(self, node, replaced=()) -> Mapped:
-        """Returns the text of a node with the address space that may precede it."""
-        return self._copy(self.source.previous_code(node.start_byte) + 1, node.end_byte, replaced)
-
-    def _new(self, what: str) -> str:
-        self._count += 1
-        return f"msl_{what}_{self._count}"
-
-    @property
-    def _mask(self) -> str:
-        return self._masks[-1] if self._masks else "msl_mask"
-
-    def _copied(self, node, start: int, end: int):
-        """Returns the name of a parameter that is a reference to an unchanging value, which is read once: a compiler
-        would otherwise have to reload it after every store. None for others."""
-        declarator = node.child_by_field_name("declarator")
-        identifier = declared_identifier(declarator)
-        if identifier is None or declarator_kinds(declarator) != ["reference"]:
-            return None
-        if takes_reference(self.source, (node, start, end)):
-            return None
-        if self.body.of[identifier.start_byte].is_of_group:
-            return None
-        name = self.source.node_text(identifier)
-        body = self.source.masked_text(self.function.body)
-        if re.search(rf"(?<!&)&\s*{name}\b(?!\s*\.)", body):
-            return None
-        return identifier
-
-    def _given(self, identifier) -> str:
-        return f"msl_given_{self.source.node_text(identifier)}"
-
-    def _builtin(self, position: int) -> str:
-        """Returns the declaration of a parameter that each thread computes for itself."""
-        name = declared_identifier(self.parameters[position][0].child_by_field_name("declarator"))
-        return (
-            f"{self._type_of(position)} {self.source.node_text(name)} = {self._computed(position)};"
-        )
-
-    def _type_of(self, position: int) -> str:
-        node, start, _ = self.parameters[position]
-        identifier = declared_identifier(node.child_by_field_name("declarator"))
-        text = self.edits.apply(start, identifier.start_byte, without="fibers")[0]
-        return " ".join(text.split())
-
-    def _attribute(self, position: int) -> str | None:
-        """Returns the attribute of a parameter that each thread computes for itself; None for a component of one."""
-        if self.kernel is None:
-            return self.again[position].attribute
-        return self.kernel.parameters[position].attribute
-
-    def _computed(self, position: int) -> str:
-        """Returns the value of a parameter that each thread computes for itself."""
-        if self.kernel is None:
-            return self.again[position].text
-        value = self.groups.builtins[self.kernel.parameters[position].attribute]
-        type_text = self._type_of(position)
-        if is_scalar_builtin(type_text):  # loops that need no more than x need not run row by row
-            value = value.split(", ")[0]
-        return f"{_S}::builtin<{type_text}>::make({value})"
 
     # ---- work-item loops -------------------------------------------------------------------------
 
@@ -226,7 +88,7 @@ class Lanes:
             if mine:
                 self._initialise(node, mine, replaced, body)
             else:
-                body.add(self._statement(node, replaced))
+                body.add(self.rewriter.statement(node, replaced))
         used = set().union(*(self.body.used_in(node) for node, _ in items))
         used = {
             v
@@ -246,7 +108,7 @@ class Lanes:
         taken = {v for v in used if self.body.is_taken_in(v, nodes)}
         # Vector lanes would share the arrays.
         independent = "false" if taken else self._independent(nodes)
-        out.add(f"{_S}::each<{independent}>(msl_g, {self._mask}, ")
+        out.add(f"{_S}::each<{independent}>(msl_g, {self.masks.active}, ")
         self._lambda(nodes, used, temporaries, body, out, declared=declared, taken=taken)
         out.add(");\n")
 
@@ -300,7 +162,7 @@ class Lanes:
         if variable in self.body.held:
             return False
         if variable.is_reference and not (
-            variable.is_parameter and self._is_copied_parameter(variable)
+            variable.is_parameter and self.parameters.is_loaded_once(variable)
         ):
             return False
         if self._may_be_constant(variable):
@@ -322,9 +184,6 @@ class Lanes:
             or (n.type == "field_expression" and n.children[1].type == "->")
             for n in walk(variable.value)
         ) and all(map(self._may_be_constant, self.body.used_in(variable.value)))
-
-    def _is_copied_parameter(self, variable: Variable) -> bool:
-        return self._copied(*self.parameters[self._position_of(variable)]) is not None
 
     def _independent(self, nodes, is_promised: bool = False) -> str:
         """Returns "true" if the iterations of a work-item loop may be declared independent, else "false". is_promised:
@@ -377,17 +236,12 @@ class Lanes:
                 out.add(f"const auto& {name} = msl_copy_{name}; ")
             elif variable.kind is Kind.AGAIN:
                 if variable.is_parameter:
-                    out.add(f"{self._builtin(self._position_of(variable))} ")
+                    out.add(
+                        f"{self.parameters.rematerialised(self.parameters.position_of(variable))} "
+                    )
                 else:
-                    out.add(self._statement(variable.declaration))
+                    out.add(self.rewriter.statement(variable.declaration))
                     out.add(" ")
-
-    def _position_of(self, variable: Variable) -> int:
-        return next(
-            i
-            for i, (node, _, _) in enumerate(self.parameters)
-            if node.start_byte == variable.declaration.start_byte
-        )
 
     def _in_order(self, used) -> list[Variable]:
         """Returns the variables in order, with those that rematerialised values depend on."""
@@ -429,9 +283,9 @@ class Lanes:
         if variable.declarator.type == "structured_binding_declarator":
             raise NotCut("a structured binding that is used after threads have met")
         head = self.source.previous_code(declaration.start_byte) + 1
-        base = self.edits.apply(head, first.start_byte, without="fibers")[0]
+        base = self.rewriter.unrenamed(head, first.start_byte)
         if variable.is_reference:
-            value = self._of(variable.value)
+            value = self.rewriter.expression(variable.value)
             out.add(f"{_S}::Lanes<decltype(&(")
             out.add(value)
             out.add(
@@ -442,18 +296,14 @@ class Lanes:
             raise NotCut(f"the lambda '{name}', which is called after threads have met")
         if re.search(r"\bauto\b", base):
             out.add(f"typedef {_S}::decayed_t<decltype(")
-            out.add(self._of(variable.value))
+            out.add(self.rewriter.expression(variable.value))
             out.add(f")> msl_type_{name}; ")
         else:
             declarator = variable.declarator
             before = after = ""
             if declarator.type != "function_declarator":
-                before = self.edits.apply(
-                    declarator.start_byte, identifier.start_byte, without="fibers"
-                )[0]
-                after = self.edits.apply(
-                    identifier.end_byte, declarator.end_byte, without="fibers"
-                )[0]
+                before = self.rewriter.unrenamed(declarator.start_byte, identifier.start_byte)
+                after = self.rewriter.unrenamed(identifier.end_byte, declarator.end_byte)
             out.add(f"typedef {base} {before}msl_type_{name}{after}; ")
         self._keep(variable, out, f"msl_type_{name}")
         out.add(f"{self._reference(variable)} = msl_lanes_{name}[0]; (void){name};\n")
@@ -466,7 +316,7 @@ class Lanes:
             raise NotCut("a declaration of references and other variables")
         for variable in references:
             body.add(f"msl_at_{variable.name}[msl_t.slot] = &(")
-            body.add(self._of(variable.value, replaced))
+            body.add(self.rewriter.expression(variable.value, replaced))
             body.add(f"); auto& {variable.name} = *msl_at_{variable.name}[msl_t.slot]; ")
         if not plain:
             return
@@ -479,11 +329,11 @@ class Lanes:
                     for at in places
                     if node.start_byte <= at < node.end_byte
                 ]
-            body.add(self._statement(node, renamed))
+            body.add(self.rewriter.statement(node, renamed))
         else:
             others = [v for v in self.body.declared_by(node) if v not in variables]
             if others:
-                body.add(self._statement(node))
+                body.add(self.rewriter.statement(node))
         for variable in plain:
             name = variable.name
             if any(v.value is not None for v in variables):

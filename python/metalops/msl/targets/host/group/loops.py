@@ -18,8 +18,8 @@ from ....analysis.program import Function, Kernel, parameters_of
 from ....analysis.uniformity import Kind, NotCut
 from ....source.tree import walk
 from ....source.vocabulary import THREAD_ATTRIBUTES
+from .context import Again
 from .form import Form
-from .lanes import Again
 from .synchronisation import Synchronisation
 
 
