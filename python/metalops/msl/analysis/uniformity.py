@@ -343,6 +343,10 @@ class Body:
     def declared_by(self, declaration) -> list[Variable]:
         return self._declared.get(declaration.start_byte, [])
 
+    def variable_named(self, node) -> Variable | None:
+        """Returns the variable that an expression consists of, or None."""
+        return self.of.get(node.start_byte) if node.type == "identifier" else None
+
     def _find_definitions(self) -> None:
         """Collects the definitions of the variables, other than their initialisers."""
         for node in walk(self.body):
@@ -361,7 +365,7 @@ class Body:
             if node.type == "field_expression" and node.children[1].type == "->":
                 return None
             node = without_parentheses(node.child_by_field_name("argument"))
-        return self.of.get(node.start_byte) if node.type == "identifier" else None
+        return self.variable_named(node)
 
     def _define(self, node) -> None:
         target = node.child_by_field_name("left") or node.child_by_field_name("argument")
@@ -587,7 +591,7 @@ class Body:
     def _is_plain(self, indices, nodes) -> bool:
         """Returns true if an index is uniform, or the variable of a loop in `nodes`."""
         index = indices.named_children[0] if indices.named_child_count == 1 else indices
-        variable = self.of.get(index.start_byte) if index.type == "identifier" else None
+        variable = self.variable_named(index)
         return self.is_same(index) or (
             variable is not None
             and variable.declaration.parent.type == "for_statement"

@@ -30,7 +30,7 @@ def growing_indices(body: Body, node, variable: Variable) -> Iterator:
 def _is_of_memory(body: Body, node) -> bool:
     """Returns true if a name stands for a pointer or an array, not for an object that has operators."""
     node = without_parentheses(node)
-    variable = body.of.get(node.start_byte) if node.type == "identifier" else None
+    variable = body.variable_named(node)
     if variable is None:
         return False
     return variable.declared.is_pointer or variable.declared.is_array

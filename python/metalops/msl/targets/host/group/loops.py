@@ -3,9 +3,11 @@ loops with region splitting, as in pocl.
 
 Every function in which threads synchronise has a second form, `NAME_in_group`. Its arguments are the group's threads, a
 mask of those that take part, and each argument for all of them: uniform ones as they are, varying ones in a Pack.
-analysis/uniformity.py decides what is cut, and what is uniform; form.py and its base classes write the C++: lanes.py
-the work-item loops, calls.py the calls that synchronise, flow.py statements, closures.py lambdas in which threads
-synchronise.
+analysis/uniformity.py decides what is cut, and what is uniform. A Form (form.py) emits the C++ of one function and
+holds the parts that do: regions.py splits statements into regions, work_items.py writes the loops that run them,
+context_arrays.py the privatised variables, lowering.py the expressions in which threads synchronise, masks.py and
+predication.py the threads that are active, closures.py lambdas in which threads synchronise. They share a
+FunctionContext (context.py).
 """
 
 from __future__ import annotations
@@ -76,8 +78,6 @@ class GroupLoops:
             [(n.start_byte, self.sync.called_name(n)) for n in cuts],
             *(kinds[kind] for kind in (Kind.GROUP, Kind.AGAIN, Kind.THREAD)),
         )
-
-    # ---- forms -----------------------------------------------------------------------------------
 
     def form(
         self, function: Function, kinds: tuple[Kind, ...], again: tuple[Again | None, ...]

@@ -1,0 +1,152 @@
+"""Region splitting: statements are split at synchronisation points into regions, which work-item loops run."""
+
+from __future__ import annotations
+
+from ....analysis.uniformity import Kind, NotCut
+from ....dialect import names
+from ....dialect.edits import Mapped
+from ....source.tree import LOOPS, statements_of, without_parentheses
+from .branch_statements import BranchStatements
+from .classification import Classification
+from .closure_uses import ClosureUses
+from .closures import Closures
+from .context import FunctionContext
+from .loop_statements import LoopStatements
+from .lowering import Lowering
+from .masks import Masks
+from .rewriter import Rewriter
+from .work_items import WorkItemLoops
+
+_S = names.SUPPORT
+
+
+class Regions:
+    """Emits the statements of functions and closures, split into regions."""
+
+    def __init__(
+        self,
+        context: FunctionContext,
+        rewriter: Rewriter,
+        masks: Masks,
+        work_items: WorkItemLoops,
+        closure_uses: ClosureUses,
+        lowering: Lowering,
+        closures: Closures,
+        statements: Classification,
+        loops: LoopStatements,
+        branches: BranchStatements,
+    ):
+        self._body = context.body
+        self._rewriter = rewriter
+        self._masks = masks
+        self._work_items = work_items
+        self._closure_uses = closure_uses
+        self._lowering = lowering
+        self._closures = closures
+        self._statements = statements
+        self._loops = loops
+        self._branches = branches
+
+    def emit_body(self, body, returns: list[tuple], out: Mapped) -> None:
+        """Emits the body of a function or of a closure. returns: the conditions around its return statements."""
+        if any(any(map(self._body.parts, conditions)) for conditions in returns):
+            out.add(f"{_S}::Mask msl_m0(msl_g, msl_mask);\n")
+            with self._masks.under("msl_m0"):
+                self.emit_block(statements_of(body), out)
+        else:
+            self.emit_block(statements_of(body), out)
+        self._masks.end(out)
+
+    def emit_block(self, statements: list, out: Mapped) -> None:
+        """Emits the statements of a block that is cut."""
+        run: list[tuple[object, list]] = []
+        for position, node in enumerate(statements):
+            closure = self._closure_uses.declared(node)
+            if closure is not None:
+                self._work_items.emit_region(run, out)
+                self._closures.emit(closure.value, closure.name, out)
+            elif self._statements.is_uniform(node):
+                if (
+                    self._statements.reads_memory(node)
+                    or self._statements.changes(node)
+                    or self._statements.hides(node, run)
+                ):
+                    self._work_items.emit_region(run, out)
+                self._emit_uniform(node, out)
+            elif self._statements.runs_whole(node):
+                run.append((node, []))
+            else:
+                self._work_items.emit_region(run, out)
+                more = self._emit_cut(node, out)
+                if more is not None:
+                    run.append(more)
+                if self._masks.depth and self._body.leaves(node):
+                    if position + 1 < len(statements):
+                        self._work_items.emit_region(run, out)
+                        out.add(f"if ({self._masks.active}.any()) {{\n")
+                        self.emit_block(statements[position + 1 :], out)
+                        out.add("}\n")
+                    break
+                if node.type in ("return_statement", "break_statement", "continue_statement"):
+                    break
+        self._work_items.emit_region(run, out)
+
+    def _emit_uniform(self, node, out: Mapped) -> None:
+        if self._body.meets(node):
+            raise NotCut("threads meet in what is the same for all")
+        out.add(self._rewriter.statement(node))
+        out.add("\n")
+
+    def _emit_cut(self, node, out: Mapped):
+        """Emits a statement that is cut; returns the rest of it that is to be run thread by thread, if any."""
+        kind = node.type
+        if kind == "compound_statement":
+            out.add("{\n")
+            self.emit_block(statements_of(node), out)
+            out.add("}\n")
+        elif kind == "expression_statement":
+            return self._emit_expression(node, out)
+        elif kind == "declaration":
+            return node, self._lowering.lower(node, out)
+        elif kind == "if_statement":
+            self._branches.emit_if(node, out)
+        elif kind in LOOPS:
+            self._loops.emit(node, out)
+        elif kind == "switch_statement":
+            self._branches.emit_switch(node, out)
+        elif kind == "return_statement":
+            self._emit_return(node, out)
+        elif kind in ("break_statement", "continue_statement"):
+            self._masks.leave_target(kind, out)
+        else:
+            raise NotCut(f"threads meet in a {kind.replace('_', ' ')}")
+        return None
+
+    def _emit_expression(self, node, out: Mapped):
+        expression = node.named_children[0]
+        if expression.type == "comma_expression":
+            raise NotCut("threads meet beside a comma")
+        replaced = self._lowering.lower(expression, out)
+        inner = without_parentheses(expression)
+        if inner.type == "cast_expression":  # (void)f(x)
+            inner = inner.child_by_field_name("value")
+        if len(replaced) == 1 and (inner.start_byte, inner.end_byte) == replaced[0][:2]:
+            return None
+        return node, replaced
+
+    def _emit_return(self, node, out: Mapped) -> None:
+        values = [c for c in node.named_children if c.type != "comment"]
+        if values and self._masks.result is Kind.THREAD:
+            replaced = self._lowering.lower(values[0], out)
+            is_list = values[0].type == "initializer_list"
+            result = f"{_S}::decayed_t<decltype(msl_result[0])>"
+            body = Mapped(f"{_S}::put(msl_at_result[msl_t.slot], {result}")
+            body.add("" if is_list else "(")
+            body.add(self._rewriter.expression(values[0], replaced))
+            body.add(");" if is_list else "));")
+            self._work_items.each(
+                [values[0]], self._body.used_in(values[0]), [t for _, _, t in replaced], body, out
+            )
+        elif values:
+            self._lowering.lower(values[0], out)
+        self._masks.leave(out)
