@@ -63,6 +63,7 @@ def test_the_language_version_decides_about_lambdas_and_cpp17(file, capsys):
     assert main([structured, "--language", "4"]) == 0
 
 
+@pytest.mark.full
 def test_vectors_of_8_and_16_elements_are_of_metal_4(file):
     wide = file(HEADER + "kernel void k(device vec<half, 8>* o) { o[0] = vec<half, 8>(1); }")
     odd = file(HEADER + "kernel void k(device vec<half, 5>* o) {}", "odd.metal")

@@ -62,6 +62,7 @@ def hypotenuse():
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool], ids=str
 )

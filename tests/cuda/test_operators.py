@@ -69,6 +69,7 @@ def test_layouts(name):
         assert_close(out, expected.half().contiguous())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name", [n for n, d in pointwise.declared.items() if d.elsewhere["CUDA"].backward]
 )
@@ -108,6 +109,7 @@ def test_wrong_numbers_raise_as_on_the_cpu():
             elsewhere.operator.functional(torch.ones(3), float("inf"))
 
 
+@pytest.mark.full
 @needs_nvrtc
 @pytest.mark.parametrize("name", ["gelu_new", "swiglu", "fma"])
 def test_kernels_compile_for_gpus(name, monkeypatch):

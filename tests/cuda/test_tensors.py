@@ -122,6 +122,7 @@ def test_scales_are_refused(message):
     assert message in str(error.value)
 
 
+@pytest.mark.full
 def test_operations_share_a_block_s_memory_with_the_kernel_s_own():
     """All the threadgroup memory that Metal allows, and products of three sizes."""
     kernels = [Product("half", "half", m=m, n=64, simdgroups=4).text() for m in (32, 64, 128)]

@@ -146,6 +146,7 @@ def fork(function):
     return os.waitpid(child, 0)[1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("work", WORK, ids=[work.__name__ for work in WORK])
 def test_children_run_operators_while_another_thread_works(work):
     next(work())  # what is done once is done
@@ -201,6 +202,7 @@ needs_sources = pytest.mark.skipif(
 )
 
 
+@pytest.mark.full
 @needs_sources
 def test_a_process_forks_while_other_threads_make_and_destroy_locks(tmp_path):
     from metalops.msl.source.compiler import find

@@ -35,6 +35,7 @@ LATER = {
 }
 
 
+@pytest.mark.full
 def test_import_loads_nothing_that_takes_long():
     command = [sys.executable, "-c", SCRIPT]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -43,6 +44,7 @@ def test_import_loads_nothing_that_takes_long():
     assert opened == ""
 
 
+@pytest.mark.full
 def test_what_is_loaded_later_is_there_when_it_is_used():
     script = """if True:
         import metalops

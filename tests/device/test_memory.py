@@ -160,6 +160,7 @@ def large(mib: int = 64) -> torch.Tensor:
     return torch.empty(mib * MIB, dtype=torch.uint8, device="mps")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "result",
     [
@@ -236,6 +237,7 @@ def test_small_tensors_take_the_room_of_kept_memory(limit):
     assert x.nbytes == 2 * MIB
 
 
+@pytest.mark.full
 def test_threads_do_not_share_kept_memory():
     failures = []
 

@@ -481,6 +481,7 @@ def test_torchrun_restarts_and_training_goes_on_as_if_nothing_had_happened(pair,
     assert resumed == {str(step): expected[step] for step in range(5, 12)}
 
 
+@pytest.mark.full
 def test_ranks_that_one_of_several_agents_restarts_say_what_is_missing():
     environment = {
         **os.environ,

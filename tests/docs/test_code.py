@@ -55,6 +55,7 @@ def test_the_code_of_the_page_on_cuda_compiles_and_launches(tmp_path, request):
     assert len(launches) == 1
 
 
+@pytest.mark.full
 def test_the_metal_sources_of_the_pages_are_right():
     sources = [
         _with_files(block.text, page)

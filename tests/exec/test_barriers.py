@@ -67,6 +67,7 @@ kernel void a_barrier_for_each_simdgroup(device uint* out, uint t [[thread_index
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("group", [1, 31, 33, 64, 100, 256, 1024])
 def test_tree_reduction(group):
     threads = 3 * group + group // 2  # the last group is partial

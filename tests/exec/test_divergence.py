@@ -165,6 +165,7 @@ def lanes(threads=64):
     return torch.arange(threads) % 32
 
 
+@pytest.mark.full
 def test_each_branch_counts_its_own_lanes():
     lane = lanes()
     expected = torch.where(lane % 2 == 1, 16, 1600) + torch.where(lane < 7, 7000, 0) + 3200000

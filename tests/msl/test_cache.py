@@ -65,6 +65,7 @@ def _calls(function):
     return calls
 
 
+@pytest.mark.full
 def test_options_name_and_versions_are_part_of_the_key(compiles, monkeypatch):
     base = msl.compile_source(SOURCE % 4)
     others = [

@@ -97,6 +97,7 @@ def test_defines_and_include_folders(tmp_path, capsys):
     assert capsys.readouterr().out == "no kernels\n"
 
 
+@pytest.mark.full
 def test_compile_finds_the_headers_that_check_finds(tmp_path, capsys):
     (tmp_path / "inc").mkdir()
     (tmp_path / "inc" / "given.h").write_text("#define GIVEN 2\n")
@@ -127,6 +128,7 @@ def test_errors_go_to_stderr(tmp_path, capsys):
     assert "no Metal source at" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_sweep_names_the_stage_that_fails(tmp_path, file, capsys):
     (tmp_path / "deeper").mkdir()
     (tmp_path / "deeper" / "a.metal").write_text('#include "nowhere.h"\n')

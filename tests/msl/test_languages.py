@@ -94,6 +94,7 @@ def test_torchs_variable_knows_no_4_1(monkeypatch):
         torch.mps.compile_shader(VERSION)
 
 
+@pytest.mark.full
 def test_each_language_has_its_place_in_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("METALOPS_CACHE_DIR", str(tmp_path))
     paths = {}
@@ -133,6 +134,7 @@ def test_kernels_on_cuda_tensors_follow_it(monkeypatch):
     assert "= 320;" in Library(VERSION, language=320)._code.text
 
 
+@pytest.mark.full
 def test_kernel_files_of_extensions_stay_at_3_1(monkeypatch, tmp_path):
     from metalops import build
 

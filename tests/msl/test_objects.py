@@ -36,6 +36,7 @@ def _linked(folder, text, compiler, *flags):
     return str(library)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_each_is_found(tmp_path, compiler):
     for message, text in WRONG.items():

@@ -247,6 +247,7 @@ def backward_of(function, tensors):
     return [x.grad for x in tensors]
 
 
+@pytest.mark.full
 def test_compiled_autograd(operator):
     function, _, count = operator
 

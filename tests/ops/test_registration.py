@@ -92,6 +92,7 @@ def test_types(tmp_path, arity):
         assert _pairs(library, macro.lower(), alpha=bool(alpha)) == expected, macro
 
 
+@pytest.mark.full
 def test_opmath_rounds_once(tmp_path):
     a = torch.tensor([60000.0], dtype=torch.float16, device="mps")
     out = torch.empty_like(a)
@@ -103,6 +104,7 @@ def test_opmath_rounds_once(tmp_path):
     assert results == [float("inf"), 60000.0]
 
 
+@pytest.mark.full
 def test_alpha_is_not_rounded_to_the_type_of_the_operands(tmp_path):
     library = _library(tmp_path, "REGISTER_FLOAT_UNARY_ALPHA_OP(same_alpha)")
     # 3.0008 is 3 in half precision; 3 * 1366 is 4098, which half precision rounds to 4096, 3.0008 * 1366 to 4100.
@@ -113,6 +115,7 @@ def test_alpha_is_not_rounded_to_the_type_of_the_operands(tmp_path):
     assert out.item() == 4100.0
 
 
+@pytest.mark.full
 def test_integers_become_floating_point(tmp_path):
     library = _library(tmp_path, "REGISTER_INT2FLOAT_BINARY_OP(real)")
     a = torch.tensor([1, 2, 3], dtype=torch.int16, device="mps")

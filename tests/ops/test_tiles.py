@@ -240,6 +240,7 @@ def test_few_elements_are_left_to_torch(launched):
         assert kernel in launch.kernel
 
 
+@pytest.mark.full
 def test_a_cpu_takes_an_element_a_thread(tmp_path):
     x = torch.rand(512, 512, device="mps")
     with debug.capture(tmp_path / "a.trace") as trace:
@@ -281,6 +282,7 @@ def test_in_place(launched):
 
 
 # Each of the launches writes a part of the result, of which a sanitizer says that it is not all.
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.*output-not-written")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.uint8], ids=str)
 def test_elements_further_apart_than_32_bits_reach(launched, dtype):

@@ -90,6 +90,7 @@ def test_the_command_runs_a_program(tmp_path, program):
     assert result.stdout == "address ['--mode'] __main__ 0\n", result.stderr
 
 
+@pytest.mark.full
 def test_the_command_refuses_another_mode():
     result = python("-m", "metalops", "sanitize", "--mode", "memory", WRONG, sanitize="")
     assert result.returncode == 2
@@ -278,6 +279,7 @@ def test_the_compiler_of_sanitized_kernels_has_the_runtime(mode, without_runtime
     monkeypatch.setattr(compiler, "find", lambda: first)
 
 
+@pytest.mark.full
 def test_sanitized_kernels_are_built_by_that_compiler(without_runtimes, monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(sanitizers, "host_for", lambda mode: asked.append(mode) or compiler.find())

@@ -8,6 +8,7 @@ import ast
 from pathlib import Path
 
 import metalops.testing
+import pytest
 
 TESTS = Path(__file__).parents[1]
 TESTING = Path(metalops.testing.__path__[0])
@@ -94,6 +95,7 @@ def checking_functions(modules):
     return checking
 
 
+@pytest.mark.full
 def test_every_test_checks_something():
     paths = [*TESTS.rglob("*.py"), *TESTING.rglob("*.py")]
     modules = {path: Module(path.read_text(encoding="utf-8")) for path in paths}

@@ -46,10 +46,12 @@ def collected_from(folder, tmp_path):
     return {line.removeprefix("collected ") for line in lines if line.startswith("collected /")}
 
 
+@pytest.mark.full
 def test_every_test_file_is_collected(tmp_path):
     assert collected_from(TESTS, tmp_path) == files_in(TESTS)
 
 
+@pytest.mark.full
 def test_files_that_are_left_out_are_noticed(tmp_path):
     tests = tmp_path / "tests"
     for folder in ("found", "build", "dist", "ignored"):

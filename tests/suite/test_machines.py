@@ -24,6 +24,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.full
 def test_a_machine_differs_in_everything_at_once():
     result = python(QUICK_MACHINES["unlike"], ["-c", PROBE])
     assert result.returncode == 0, result.stdout

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parents[1]
 # metalops as it is where torch has a Metal backend of its own.
 AS_ON_A_MAC = """\
@@ -16,6 +18,7 @@ sys.modules["metalops._host"] = None
 """
 
 
+@pytest.mark.full
 def test_tests_of_the_software_device_are_skipped_where_there_is_none(tmp_path):
     (tmp_path / "as_on_a_mac.py").write_text(AS_ON_A_MAC)
     files = [TESTS / name for name in ("exec/test_launches.py", "trace/test_trace.py")]

@@ -60,6 +60,7 @@ def run(text, folder, *options):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("processes", [0, 1])
 def test_warnings_of_other_plugins_stop_nothing(processes, tmp_path):
     options = "-p", "pytest_other", "-n", str(processes)
@@ -68,6 +69,7 @@ def test_warnings_of_other_plugins_stop_nothing(processes, tmp_path):
     assert "1 passed" in result.stdout and "INTERNALERROR" not in result.stdout
 
 
+@pytest.mark.full
 def test_what_pytest_itself_warns_of_is_an_error(tmp_path):
     text = "import pytest\n@pytest.mark.no_such_mark\ndef test_marked(): pass\n"
     result = run(text, tmp_path, "-n", "0")
@@ -75,6 +77,7 @@ def test_what_pytest_itself_warns_of_is_an_error(tmp_path):
     assert "PytestUnknownMarkWarning" in result.stdout
 
 
+@pytest.mark.full
 def test_no_test_has_an_argument_that_plugins_take_for_their_own():
     found = []
     for path in TESTS.rglob("*.py"):

@@ -73,6 +73,7 @@ def private_names(tree, own):
             yield from ((node.lineno, name) for name in re.findall(r"\btorch\.(_\w+)", node.value))
 
 
+@pytest.mark.full
 def test_python_takes_torchs_internals_from_one_module():
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
     own = own_names(trees.values())

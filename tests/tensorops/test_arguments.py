@@ -83,6 +83,7 @@ def facts(element, extents, tensor):
     return out[1 : 1 + 2 * rank].view(rank, 2).tolist()
 
 
+@pytest.mark.full
 def test_extents_and_strides_by_rank():
     x = torch.zeros(2, 3, 4, 5, device="mps")
     assert facts("float", "dextents<int, 4>", x) == [[5, 1], [4, 5], [3, 20], [2, 60]]

@@ -220,6 +220,7 @@ def _put_through(files, path, seeds):
     return replaying
 
 
+@pytest.mark.full
 def test_changed_files_are_refused_or_replay(files, tmp_path):
     """500 of them; test_many_changed_files has 5,000 others."""
     assert 10 < _put_through(files, tmp_path / "b.trace", range(500)) < 250

@@ -9,6 +9,7 @@ from metalops.trace.replay import SoftwareDevice
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_large_linear_algebra.py"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["lu_factor", "eig"])
 def test_a_recorded_factorisation_runs_again(name, load_script):
     script = load_script(SCRIPT)

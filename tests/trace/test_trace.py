@@ -36,6 +36,7 @@ def replayed(path):
     return list(replay(trace.load(path), SoftwareDevice(), check=True))
 
 
+@pytest.mark.full
 def test_operators_run_again_with_the_same_results(path):
     x = torch.randn(40, 30, device="mps")
     with debug.capture(path):
@@ -130,6 +131,7 @@ def test_function_constants_keep_their_values(path):
     assert all(row.problems == () for row in replayed(path))
 
 
+@pytest.mark.full
 def test_without_contents_only_kinds_of_numbers_are_stored(path):
     x = torch.randn(1 << 16, device="mps")
     mask = torch.rand(1 << 16, device="mps") < 0.25

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..benchmark import Benchmark
-from ..linalg.matrix import Matrix
+from ..matrix import Matrix
 
 # ---- references ----------------------------------------------------------------------------------
 

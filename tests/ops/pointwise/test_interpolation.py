@@ -11,7 +11,7 @@ from metalops.testing.promotion import promoted
 from torch import Tensor
 
 from ..benchmark import HALVES_ONE_BY_ONE, Benchmark
-from ..linalg.matrix import Matrix, by_dtype
+from ..matrix import Matrix, by_dtype
 
 # ---- references ----------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ class Matrix:
         for case in operator.cases(dtype):
             check_forward(operator.function, operator.reference, case, "mps", name=operator.name)
 
+    @pytest.mark.full
     @by_dtype
     def test_gradients_in_every_layout_and_promotion(self, operator, dtype):
         cases = [case for case in operator.cases(dtype) if case.precise]
