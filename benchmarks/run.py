@@ -2,7 +2,7 @@
 
     python benchmarks/run.py --json results.json --plot results.png
 
-What is timed of an operator stands in its family's test file, tests/ops/test_X.py. Ratios (torch's time / ours) are
+What is timed of an operator stands in its family's test file, tests/ops/S/test_X.py. Ratios (torch's time / ours) are
 what counts: they hold on any machine. Both sides write to a given output (`out=`) and use the same number of threads. Where torch has no single operator, the composition of torch operators that a user
 would write stands for it and is marked `composed`; where torch's CPU operator refuses a dtype, there is no ratio.
 `raw` operators are the plainest kernels there are; they show what the device costs.

@@ -17,7 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # Where a file lies, and the tests that its changes concern.
 PLACES = {
-    "tests/": (),  # test files select themselves
+    "tests/machines/": ("tests/suite/test_machines.py",),
+    "tests/": (),  # test files select themselves, helpers the folder of tests that they lie in
     "csrc/host/device/": ("tests/device", "tests/others"),
     "csrc/host/metal/": ("tests/metal",),
     "csrc/host/exec/sanitize/": ("tests/sanitize",),
@@ -54,8 +55,12 @@ PLACES = {
     "pyproject.toml": ("tests/building/test_metadata.py",),
     "setup.py": ("tests/building",),
 }
-# Beside the tests of a family.
+# Beside the tests of a family: of every one, and of those whose kernels lie in a folder.
 OF_ALL_FAMILIES = "tests/ops/test_families.py"
+OF_KERNELS = {
+    "kernels/attention/": ("tests/cuda/test_attention.py",),
+    "kernels/quantized/": ("tests/cuda/test_one_row.py",),
+}
 _INCLUDE = re.compile(r"^\s*#\s*include\s+<((?:kernels|csrc)/[^>]+)>", re.MULTILINE)
 
 
@@ -82,14 +87,15 @@ def _dependents(file: str) -> set[str]:
 
 
 @functools.cache
-def _tests_of_families() -> dict[str, list[str]]:
-    """Returns the test files that a family has, by its name: test_X.py, and test_X_kernels.py and the like."""
-    paths = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests/ops").rglob("test_*.py")]
+def _tests_of(name: str) -> list[str]:
+    """Returns the test files of a family, header or module: test_X.py, and test_X_*.py but for those of other families."""
     families = {path.stem for path in (ROOT / "csrc/ops").rglob("*.mm")}
-    return {
-        family: [path for path in paths if re.search(rf"/test_{family}(?:_kernels)?\.py$", path)]
-        for family in families
-    }
+    return [
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "tests/ops").rglob(f"test_{name}*.py")
+        if (tested := path.stem.removeprefix("test_")) == name
+        or (tested.startswith(f"{name}_") and name in families and tested not in families)
+    ]
 
 
 def select(files: Iterable[str]) -> list[str]:
@@ -100,9 +106,12 @@ def select(files: Iterable[str]) -> list[str]:
             continue
         is_of_family = re.match(r"kernels/|csrc/ops/|python/metalops/ops/[a-z]\w*\.py$", file)
         names = {Path(name).stem for name in _dependents(file)} if is_of_family else set()
-        of_families = [test for name in names for test in _tests_of_families().get(name, ())]
+        of_families = [test for name in names for test in _tests_of(name)]
         if of_families:
             chosen |= {*of_families, OF_ALL_FAMILIES}
+            chosen.update(
+                *(tests for folder, tests in OF_KERNELS.items() if file.startswith(folder))
+            )
         elif place := next((place for place in PLACES if file.startswith(place)), None):
             chosen.update(PLACES[place] or [folder_of(file)])
     # A folder has its files.
@@ -110,8 +119,11 @@ def select(files: Iterable[str]) -> list[str]:
 
 
 def folder_of(helper: str) -> str:
-    """Returns the folder that a file of tests/ which is no test file serves."""
-    return Path(helper).parent.as_posix()
+    """Returns the folder of tests that a file of tests/ which is no test file serves."""
+    folder = Path(helper).parent
+    while not list((ROOT / folder).glob("test_*.py")) and folder != Path("tests"):
+        folder = folder.parent
+    return folder.as_posix()
 
 
 def changed(commit: str) -> list[str]:

@@ -13,6 +13,7 @@ A test that the command line names with `::` runs whatever its tier is.
 
 from __future__ import annotations
 
+import argparse
 import re
 import zlib
 from collections import Counter
@@ -41,7 +42,7 @@ def _shard(text: str) -> tuple[int, int]:
     found = re.fullmatch(r"(\d+)/(\d+)", text)
     part, parts = (int(found[1]) - 1, int(found[2])) if found else (-1, 0)
     if not 0 <= part < parts:
-        raise ValueError(f"--shard {text}: a part and the number of parts, such as 1/4")
+        raise argparse.ArgumentTypeError(f"{text} is no part and number of parts, such as 1/4")
     return part, parts
 
 

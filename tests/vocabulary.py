@@ -12,7 +12,6 @@ Prints a line for each, FILE:LINE: old word -> new word, and exits with 1 if the
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -23,7 +22,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 SOURCES = ("kernels", "csrc", "python")
 PROSE = ("README.md", "CONTRIBUTING.md", "docs")
-NOT_CODE = (".md", ".toml", ".yml", ".txt", "gitignore")
+CODE, PAGES = {".py", ".h", ".cpp", ".mm", ".metal", ".S"}, {".md"}
+GENERATED = {"_build_info.py", "_stock_overloads.py"}
 
 # Regular expressions, in small letters, and the term to use instead.
 OLD = {
@@ -138,15 +138,15 @@ def _in(text: Text) -> Iterator[Finding]:
 
 
 def files() -> list[str]:
-    """Tracked and new files, by their paths from the root."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *SOURCES, *PROSE]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    paths = [path for path in listed.stdout.splitlines() if (ROOT / path).is_file()]
-    return [
-        path
-        for path in paths
-        if (path.endswith(".md") if path.startswith(PROSE) else not path.endswith(NOT_CODE))
-    ]
+    """Returns the sources and pages, by their paths from the root."""
+    found = [path for name in (*SOURCES, *PROSE) for path in ((ROOT / name).rglob("*") if (ROOT / name).is_dir() else [ROOT / name])]  # fmt: skip
+    return sorted(
+        path.relative_to(ROOT).as_posix()
+        for path in found
+        if path.suffix in (PAGES if path.relative_to(ROOT).parts[0] in PROSE else CODE)
+        and path.is_file()
+        and path.name not in GENERATED
+    )
 
 
 def main() -> int:

@@ -170,7 +170,7 @@ struct ThreadTriangle {
   }
 };
 
-// xPOTF2, one thread per matrix; infos as above. mode: nonzero if upper triangles are read and
+// xPOTF2, one thread per matrix; infos as above. mode: kUpper if upper triangles are read and
 // written, else they are the adjoints of lower ones.
 template <typename T, uint SIZE>
 kernel void cholesky_thread(device T* factors [[buffer(0)]], device int* infos [[buffer(1)]],

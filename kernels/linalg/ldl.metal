@@ -396,7 +396,7 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* scratc
 // ---- one thread per matrix ----------------------------------------------------------------------
 
 // xSYTF2 or xHETF2 of a matrix of at most SIZE rows, of which the lower triangle is read, by the
-// same steps as above. One thread per matrix. mode: nonzero if it is Hermitian.
+// same steps as above. One thread per matrix. mode: kHermitian or kPlain.
 template <typename T, uint SIZE>
 kernel void ldl_thread(device T* factors [[buffer(0)]], device int* pivots [[buffer(1)]],
                        device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],

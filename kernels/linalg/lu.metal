@@ -379,7 +379,7 @@ struct ThreadRows {
   }
 };
 
-// xGETF2, one thread per matrix. mode: nonzero if rows are interchanged.
+// xGETF2, one thread per matrix. mode: kPivoted if rows are interchanged.
 template <typename T, uint SIZE>
 kernel void lu_thread(device T* factors [[buffer(0)]], device int* pivots [[buffer(1)]],
                       device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
@@ -645,8 +645,8 @@ kernel void lu_swap_rows(device float4* matrices [[buffer(0)]],
 }
 
 // xGETRS: solves A X = B for a factored A of at most SIZE rows, with the pivots applied to rows of
-// B; or, if mode is nonzero, A^T X = B by the transposed factors, with the pivots applied backwards
-// to rows of X.
+// B; or, if mode has kLuTransposed, A^T X = B by the transposed factors, with the pivots applied
+// backwards to rows of X.
 template <typename T, uint SIZE>
 kernel void lu_solve_thread(
     device T* solutions [[buffer(0)]], device const T* factors [[buffer(1)]],

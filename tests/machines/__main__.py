@@ -34,6 +34,7 @@ EMULATED = [
     "tests/ops/pointwise/test_gated.py",
 ]
 QUICK = [
+    "--all",
     *("tests/ops/matmul/test_mm_dtype.py", "tests/ops/matmul/test_scaled_mm.py", "tests/ops/attention/test_attention.py"),
     *("tests/device/test_op_db.py", "tests/docs/test_code.py", "tests/msl/test_flavours.py"),
     *("-k", "same_dtype or wrong_arguments or beyond_the_keys and 31 or tensordot or inner or conv2d"

@@ -21,7 +21,7 @@ _MAX_DIMENSIONS = 16  # c10::metal::max_ndim
 
 
 def kernels(family: str):
-    """The kernels of kernels/FAMILY.metal as they were built ahead of time, or for the sanitizer that there is."""
+    """The kernels of kernels/S/FAMILY.metal as they were built ahead of time, or for the sanitizer that there is."""
     folder = os.path.join(os.path.dirname(metalops._C.__file__), "_C.kernels")
     found = glob(os.path.join(folder, f"{family}.*"))
     if not found:

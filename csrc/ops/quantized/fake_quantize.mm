@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <limits>
 #include <tuple>
 
 namespace {

@@ -45,8 +45,10 @@ def root() -> str:
 
 def path_of(name: str) -> str:
     """Returns the path of a kernel file or header, which lies in the folder of its subject. name: with its ending."""
-    (found,) = glob(os.path.join(root(), "kernels", "**", name), recursive=True)
-    return found
+    found = glob(os.path.join("kernels", "**", name), root_dir=root(), recursive=True)
+    if len(found) != 1:
+        raise FileNotFoundError(f"there are {len(found)} files {name} in {root()}/kernels")
+    return os.path.join(root(), found[0])
 
 
 def text_of(file: str) -> str:
