@@ -58,9 +58,9 @@ def test_import_order(beforehand):
 def test_importing_twice_changes_nothing():
     result = run(
         "import torch, metalops, importlib\n"
-        "from metalops import _device\n"
+        "from metalops._torch import software_device\n"
         "before = torch.UntypedStorage.__new__\n"
-        "_device.bring_up()\n"
+        "software_device.bring_up()\n"
         "assert torch.UntypedStorage.__new__ is before\n"
     )
     assert result.returncode == 0, result.stderr
