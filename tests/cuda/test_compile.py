@@ -51,6 +51,7 @@ def test_kernels_of_tests(about):
     assert_all_compile(Library(HEADER + module.SOURCE))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.full
 @pytest.mark.parametrize("first", range(0, 100, 20))
 def test_random_programs(first):

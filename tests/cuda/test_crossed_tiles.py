@@ -70,8 +70,8 @@ def test_operands_that_lie_across_each_other(product, name, dtype):
     assert launched == ["crossed"]
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.full
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(0, 100, 10))
 def test_operands_at_random(product, seed):
     for one in range(seed, seed + 10):

@@ -276,6 +276,7 @@ def test_variables_with_the_names_of_operations():
     assert run("names_of_its_own").tolist() == [3] * 64
 
 
+@pytest.mark.nightly
 def test_long_expressions():
     source = (
         "inline uint f(uint x) { return simd_sum(x); }\n"

@@ -231,6 +231,7 @@ def kernel(name):
 SOURCE = HELPERS + "".join(map(kernel, BODIES))
 
 
+@pytest.mark.nightly
 def test_they_have_group_loops():
     engines = emit(preprocess(HEADER + SOURCE)).engines
     assert {name: engine for name, engine in engines.items() if engine != ("group", None)} == {}

@@ -59,6 +59,7 @@ def test_values_in_every_layout_shape_and_promotion(p, dtype):
         check_forward(p.function, p.reference, case, "mps", name=p.name)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", (*INTEGERS, torch.bool), ids=str)
 @pytest.mark.parametrize("name", ["sigmoid", "swiglu", "polar"])
 def test_integers_become_floating_point(name, dtype):
@@ -89,6 +90,7 @@ def test_integers_are_refused_on_demand():
         f(torch.ones(2, dtype=torch.complex64, device="mps"))
 
 
+@pytest.mark.sampled(3)
 @by_dtype
 @pytest.mark.parametrize("name", [name for name in KINDS if name != "polar"])
 def test_gradients_in_every_layout_and_promotion(name, dtype):

@@ -226,7 +226,7 @@ def test_changed_files_are_refused_or_replay(files, tmp_path):
     assert 10 < _put_through(files, tmp_path / "b.trace", range(500)) < 250
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_many_changed_files(files, tmp_path):
     assert 100 < _put_through(files, tmp_path / "b.trace", range(10_000, 15_000)) < 2500
 
