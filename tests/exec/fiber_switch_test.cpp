@@ -1,7 +1,7 @@
 // A program that exercises csrc/host/exec/fiber/switch.cpp alone, so that it also runs under an
 // emulator of another CPU. Exits with 0 when everything holds and prints what does not. Built and
 // run by test_fiber_switch.py.
-#include <exec/fiber_switch.h>
+#include <exec/fiber/switch.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <unwind.h>

@@ -15,7 +15,7 @@ def build_and_run(folder, compiler, *flags, emulator=()):
     program = os.path.join(folder, "fiber_switch_test")
     sources = [
         os.path.join(HERE, "fiber_switch_test.cpp"),
-        os.path.join(HOST, "exec", "fiber_switch.cpp"),
+        os.path.join(HOST, "exec", "fiber", "switch.cpp"),
     ]
     options = ["-std=c++17", "-O2", "-Wall", "-Werror", "-static", f"-I{HOST}", *flags]
     subprocess.run([compiler, *options, *sources, "-o", program], check=True)

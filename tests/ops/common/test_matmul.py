@@ -178,7 +178,7 @@ def test_tiles_of_other_sizes_and_an_inner_dimension_that_ends_within_a_block(la
 
 DECODED = """
 #include <metal_stdlib>
-#include "number_formats.h"
+#include <kernels/common/number_formats.h>
 using namespace metal;
 kernel void decode(device float* out, uint code [[thread_position_in_grid]]) {
   out[code] = metalops::formats::FORMAT::decode(code);
