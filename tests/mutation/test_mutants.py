@@ -7,7 +7,8 @@ import sys
 import pytest
 from metalops.msl.source.preprocess import preprocess
 
-from ..ops.families import kernel_file
+from tests.ops.families import kernel_file
+
 from .__main__ import ROOT, _families, equivalents
 from .mutants import find, with_switch
 
