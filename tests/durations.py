@@ -83,7 +83,7 @@ def too_slow() -> list[str]:
         if float(seconds) > LIMIT:
             path = TESTS.parent / function.split("::")[0]
             name = function.split("::")[-1]
-            if path.exists() and name not in set(_marked(path)):
+            if path.exists() and name not in _marked(path):
                 result.append(f"{function}: {seconds} s")
     return result
 

@@ -87,9 +87,14 @@ def _dependents(file: str) -> set[str]:
 
 
 @functools.cache
+def _families() -> frozenset[str]:
+    return frozenset(path.stem for path in (ROOT / "csrc/ops").rglob("*.mm"))
+
+
+@functools.cache
 def _tests_of(name: str) -> list[str]:
     """Returns the test files of a family, header or module: test_X.py, and test_X_*.py but for those of other families."""
-    families = {path.stem for path in (ROOT / "csrc/ops").rglob("*.mm")}
+    families = _families()
     return [
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "tests/ops").rglob(f"test_{name}*.py")
@@ -113,12 +118,12 @@ def select(files: Iterable[str]) -> list[str]:
                 *(tests for folder, tests in OF_KERNELS.items() if file.startswith(folder))
             )
         elif place := next((place for place in PLACES if file.startswith(place)), None):
-            chosen.update(PLACES[place] or [folder_of(file)])
+            chosen.update(PLACES[place] or [_folder_of(file)])
     # A folder has its files.
     return sorted(t for t in chosen if not any(t.startswith(f"{other}/") for other in chosen))
 
 
-def folder_of(helper: str) -> str:
+def _folder_of(helper: str) -> str:
     """Returns the folder of tests that a file of tests/ which is no test file serves."""
     folder = Path(helper).parent
     while not list((ROOT / folder).glob("test_*.py")) and folder != Path("tests"):

@@ -1,4 +1,5 @@
-"""What the test files of this folder and those in it say of their families' operators, gathered for tests and benchmarks of all of them.
+"""What the test files of this folder and those in it say of their families' operators, gathered for tests and
+benchmarks of all of them.
 
 A file test_X.py may have POINTWISE, how to try the operators of ``metalops.ops`` of its family (metalops.testing.Operator);
 OTHERS, the names of those that are not pointwise, which it tries itself;
