@@ -1,4 +1,4 @@
-"""No function of kernels/ or csrc/ops has more than LIMIT lines, but for those named here, which must not grow."""
+"""No function of kernels/, csrc/ops or csrc/plans has more than LIMIT lines, but for those named here, which must not grow."""
 
 import re
 from pathlib import Path
@@ -39,7 +39,6 @@ LONGER = {
     "kernels/quantized/quantized_matmul.metal: quantized_matmul_skinny_simdgroup_matrix": 110,
     "csrc/ops/attention/attention.mm: check": 104,
     "csrc/ops/attention/attention.mm: attention_backward": 124,
-    "csrc/ops/attention/attention_decode.mm: decode_to": 127,
 }
 
 _IGNORED = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
@@ -84,7 +83,7 @@ def functions(text):
 def _found():
     return {
         f"{path.relative_to(ROOT).as_posix()}: {name}": lines
-        for folder in ("kernels", "csrc/ops")
+        for folder in ("kernels", "csrc/ops", "csrc/plans")
         for path in sorted((ROOT / folder).rglob("*.*"))
         for name, lines in functions(path.read_text(encoding="utf-8"))
         if lines > LIMIT

@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 #include <metalops/library.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -35,12 +34,6 @@ struct AttentionOptions {
 // Raises ValueError for a scale or a softcap that is not a number of float32, and for a softcap
 // below zero.
 METALOPS_HIDDEN void check_attention_numbers(const char* name, double scale, double softcap);
-
-// Returns the softcap as kernels take it, 0 for none. A tiny softcap, which kernels might flush to
-// zero, is replaced with a larger one that makes all scores as good as zero, too.
-inline float softcap_for_kernel(double softcap) {
-  return softcap > 0 ? static_cast<float>(std::max(softcap, 1e-30)) : 0.0f;
-}
 
 // Returns an uninitialised tensor without gaps that is like `like`, in its order of dimensions, but
 // has so many features.

@@ -11,6 +11,7 @@
 #include <csrc/ops/attention/attention_decode.h>
 #include <csrc/ops/common/int32.h>
 #include <csrc/ops/common/maybe_tensor.h>
+#include <csrc/plans/attention/attention_decode.h>
 #include <kernels/attention/attention.h>
 #include <metalops/checks.h>
 #include <metalops/kernel_name.h>
@@ -171,7 +172,7 @@ bool is_for_few_queries(const Sizes& sizes, const AttentionOptions& options) {
   constexpr int64_t kFew = 8;
   return !sizes.is_packed && options.dropout_p == 0 && sizes.queries <= kFew &&
          sizes.key_heads > 0 &&
-         sizes.queries * sizes.heads <= metalops::kMostDecodeRows * sizes.key_heads;
+         sizes.queries * sizes.heads <= metalops::plans::kMostDecodeRows * sizes.key_heads;
 }
 
 // ---- what kernels take --------------------------------------------------------------------------
@@ -258,7 +259,7 @@ Inputs inputs_of(const Tensor& query, const Tensor& key, const Tensor& value, co
                                                      : AttentionMask::kSame;
   }
   p.scale = static_cast<float>(options.scale);
-  p.softcap = metalops::softcap_for_kernel(options.softcap);
+  p.softcap = metalops::plans::softcap_for_kernel(options.softcap);
   p.drops = options.dropout_p > 0;
   p.drops_all = options.dropout_p >= 1;
   p.keep_scale = p.drops_all ? 1.0f : static_cast<float>(1 / (1 - options.dropout_p));

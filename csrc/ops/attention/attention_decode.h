@@ -28,10 +28,6 @@ struct AttentionDecodeOptions {
   double softcap = 0;
 };
 
-// The largest number of rows (queries times the query heads that share a key head) for which
-// attention_decode() is used.
-constexpr int64_t kMostDecodeRows = 32;
-
 // Computes attention of query (B, Hq, L, E) over key (B, Hkv, S, E) and value (B, Hkv, S, Ev), or,
 // with a block table, over pages (pages, Hkv, page size, E or Ev); strides are arbitrary. Keys and
 // values have the dtype of the query, or are int8 or float8_e4m3fn. Returns the output, in the

@@ -5,211 +5,48 @@
 #include <csrc/ops/attention/attention.h>
 #include <csrc/ops/attention/attention_cache.h>
 #include <csrc/ops/attention/attention_decode.h>
-#include <csrc/ops/common/int32.h>
 #include <csrc/ops/common/maybe_tensor.h>
-#include <csrc/ops/common/typed_kernel.h>
-#include <kernels/attention/attention_decode.h>
+#include <csrc/ops/common/run_plan.h>
+#include <csrc/plans/attention/attention_decode.h>
 #include <metalops/autograd.h>
 #include <metalops/checks.h>
-#include <metalops/kernel_name.h>
-#include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
-
-#include <algorithm>
-#include <array>
 
 namespace {
 
 using at::Tensor;
-using metalops::AttentionDecodeMask;
 using metalops::AttentionDecodeOptions;
-using metalops::AttentionDecodeParameters;
 using metalops::MaybeTensor;
 
 constexpr const char* kPagedAttention = "paged_attention";
 
-// Returns the strides of a tensor (B, H, L, E), or of pages (pages, H, page size, E).
-metalops::AttentionDecodeStrides decode_strides(const Tensor& tensor) {
-  return {tensor.stride(0), tensor.stride(2), tensor.stride(1)};
-}
-
-int32_t decode_size(int64_t size, const char* what) {
-  constexpr int64_t kLargest = metalops::kInt32Max - 4096;
-  return metalops::checked_int32(size, kLargest, kPagedAttention, ": ", what, " of size");
-}
-
-// Returns the window, -1 if it is so large that it stands for "all keys".
-int32_t decode_window(int64_t size) {
-  return size > metalops::kInt32Max / 2 ? -1 : static_cast<int32_t>(size);
-}
-
-// Returns true if all rows of a tensor are whole, aligned vectors of `bytes`.
-bool is_in_packs(const Tensor& tensor, int64_t bytes) {
-  const auto pack = bytes / tensor.element_size();
-  if (tensor.storage_offset() % pack != 0 || tensor.size(-1) % pack != 0) {
-    return false;
-  }
-  for (int64_t dim = 0; dim + 1 < tensor.dim(); ++dim) {
-    if (tensor.size(dim) > 1 && tensor.stride(dim) % pack != 0) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// The rows (queries times query heads that share a key head) of a threadgroup.
-struct DecodeRows {
-  const char* name;
-  int64_t count;
-};
-DecodeRows decode_rows(int64_t rows, bool are_codes) {
-  if (are_codes) {
-    return {"_4", 4};
-  }
-  return rows <= 1 ? DecodeRows{"_1", 1} : rows <= 4 ? DecodeRows{"_4", 4} : DecodeRows{"_8", 8};
-}
-
-// Returns the number of KV splits: enough to keep a device busy, and none too short.
-int64_t decode_splits(int64_t keys, int64_t tasks, bool alone) {
-  const int64_t kEnough = alone ? 64 : 1024;
-  const int64_t kShortest = alone ? 512 : 256;
-  return std::clamp<int64_t>(c10::metal::ceil_div(kEnough, tasks), 1,
-                             std::max<int64_t>(1, keys / kShortest));
-}
-
-// Returns the tensor, or a copy of it, with contiguous features.
-Tensor with_features_together(const Tensor& tensor) {
-  return tensor.size(-1) <= 1 || tensor.stride(-1) == 1 ? tensor : tensor.contiguous();
-}
-
 // Writes the output to out, (B, Hq, L, Ev), whose features are contiguous, and its lse.
-void decode_to(const Tensor& out, const Tensor& lse, const Tensor& query, const Tensor& given_key,
-               const Tensor& given_value, const AttentionDecodeOptions& options) {
-  const auto key = with_features_together(given_key);
-  const auto value = with_features_together(given_value);
-  const auto q = with_features_together(query);
-  const auto batch = query.size(0);
-  const auto heads = key.size(1);
-  const auto queries = query.size(2);
-  const auto group = heads == 0 ? 0 : query.size(1) / heads;
-  const auto features = value.size(3);
-  if (lse.numel() == 0) {
-    return;
-  }
-  const bool alone = metalops::a_thread_for_each_element();
-  const bool paged = options.block_table.has_value();
-  // As in torch, queries without features attend to no key.
-  const auto keys = query.size(3) == 0 ? 0
-                    : paged            ? options.block_table->size(1) * key.size(2)
-                                       : key.size(2);
-  const auto rows = decode_rows(queries * group, key.scalar_type() != query.scalar_type());
-  const auto row_blocks = c10::metal::ceil_div(queries * group, rows.count);
-  // Without features of the values there is only the lse, which no kernel would combine over
-  // splits.
-  const auto splits = features == 0 ? 1 : decode_splits(keys, batch * heads * row_blocks, alone);
-  const auto page_size = paged ? key.size(2) : 0;
-  const bool power = page_size > 0 && (page_size & (page_size - 1)) == 0;
-  AttentionDecodeParameters parameters{
-      .query = decode_strides(q),
-      .key = decode_strides(key),
-      .value = decode_strides(value),
-      .out = decode_strides(out),
-      .lse = {lse.stride(0), lse.stride(2), lse.stride(1)},
-      .mask = {0, 0, 0, 0},
-      .table_stride = paged ? options.block_table->stride(0) : 0,
-      .slopes_batch = options.alibi_slopes && options.alibi_slopes->dim() == 2
-                          ? options.alibi_slopes->size(1)
-                          : 0,
-      .batch = decode_size(batch, "a batch"),
-      .heads = decode_size(heads, "heads"),
-      .group = decode_size(group, "heads"),
-      .queries = decode_size(queries, "queries"),
-      .keys = decode_size(keys, "keys"),
-      .head_size = decode_size(query.size(3), "a head"),
-      .value_size = decode_size(features, "a head"),
-      .splits = decode_size(splits, "splits"),
-      .row_blocks = decode_size(row_blocks, "queries"),
-      .page_size = decode_size(page_size, "pages"),
-      .page_shift = power ? static_cast<int32_t>(__builtin_ctzll(page_size)) : -1,
-      .pages = paged ? decode_size(key.size(0), "pages") : 0,
-      .window_left = decode_window(options.window_left),
-      .window_right = decode_window(options.window_right),
-      .mask_kind = AttentionDecodeMask::kNone,
-      .scale = static_cast<float>(options.scale),
-      .value_scale = static_cast<float>(options.value_scale),
-      .softcap = metalops::softcap_for_kernel(options.softcap),
-      .bottom_right = options.bottom_right,
-      .has_lengths = options.seqused_k.has_value(),
-      .has_starts = options.first_k.has_value(),
-      .has_sinks = options.sinks.has_value(),
-      .has_slopes = options.alibi_slopes.has_value(),
-      .has_key_scale = options.k_scale.has_value(),
-      .has_value_scale = options.v_scale.has_value(),
-      .is_aligned = false};
-  const int64_t pack_bytes = alone ? 16 * key.element_size() : key.element_size() == 1 ? 8 : 16;
-  parameters.is_aligned = is_in_packs(key, pack_bytes) && is_in_packs(value, pack_bytes);
-  if (options.attn_mask) {
-    const auto& mask = *options.attn_mask;
-    parameters.mask_kind = mask.scalar_type() == at::kBool    ? AttentionDecodeMask::kBool
-                           : mask.scalar_type() == at::kFloat ? AttentionDecodeMask::kFloat
-                                                              : AttentionDecodeMask::kSame;
-    for (int64_t dim = 0; dim < 4; ++dim) {
-      parameters.mask[dim] = mask.size(dim) == 1 ? 0 : mask.stride(dim);
-    }
-  }
-  const auto floats = query.options().dtype(at::kFloat);
-  const auto all_rows = batch * heads * queries * group;
-  const auto part_outs = splits > 1 ? at::empty({all_rows, splits, features}, floats) : lse;
-  const auto part_sums = splits > 1 ? at::empty({all_rows, splits, 2}, floats) : lse;
-  const auto contiguous = [&](const MaybeTensor& given, at::ScalarType type) {
-    return given ? given->to(type).contiguous() : lse;
-  };
-  const auto table =
-      paged && options.block_table->stride(1) != 1 && options.block_table->size(1) > 1
-          ? options.block_table->contiguous()
-          : options.block_table.value_or(lse);
-  if (paged) {
-    parameters.table_stride = table.stride(0);
-  }
-  const auto lengths = contiguous(options.seqused_k, at::kInt);
-  const auto starts = contiguous(options.first_k, at::kInt);
-  const auto sinks = contiguous(options.sinks, at::kFloat);
-  const auto slopes = contiguous(options.alibi_slopes, at::kFloat);
-  const auto key_scale = options.k_scale.value_or(lse);
-  const auto value_scale = options.v_scale.value_or(lse);
-  auto& library = metalops::library("attention_decode");
-  const metalops::KernelName type = metalops::metal_type(query.scalar_type());
-  const auto types = type + "_" + metalops::cache_type(key.scalar_type()) + rows.name;
-  const auto tasks = static_cast<uint64_t>(batch * heads * splits * row_blocks);
-  const auto mask = options.attn_mask.value_or(lse);
-  if (alone) {
-    metalops::launch_threads(library, metalops::KernelName("attention_decode_alone_") + types,
-                             tasks, out, lse, part_outs, part_sums, q, key, value, table, starts,
-                             lengths, mask, sinks, slopes, key_scale, value_scale, parameters,
-                             metalops::kErrorBuffer);
-  } else {
-    constexpr uint64_t kThreads = 128;
-    const auto size = std::max(query.size(3), features);
-    metalops::launch_threadgroups(library,
-                                  metalops::KernelName("attention_decode_") + types +
-                                      (size <= 64    ? "_64"
-                                       : size <= 128 ? "_128"
-                                                     : "_256"),
-                                  tasks, kThreads, out, lse, part_outs, part_sums, q, key, value,
-                                  table, starts, lengths, mask, sinks, slopes, key_scale,
-                                  value_scale, parameters, metalops::kErrorBuffer);
-  }
-  if (splits > 1 && !alone) {
-    metalops::launch_simdgroups(library,
-                                metalops::KernelName("attention_decode_combine_simdgroup_") + type,
-                                all_rows * c10::metal::ceil_div<int64_t>(features, 32), out, lse,
-                                part_outs, part_sums, sinks, value_scale, parameters);
-  } else if (splits > 1) {
-    metalops::launch_rows(library, metalops::KernelName("attention_decode_combine_") + type,
-                          features, all_rows, out, lse, part_outs, part_sums, sinks, value_scale,
-                          parameters);
-  }
+void decode_to(const Tensor& out, const Tensor& lse, const Tensor& query, const Tensor& key,
+               const Tensor& value, const AttentionDecodeOptions& options) {
+  metalops::PlanRun run;
+  metalops::plans::attention_decode(run.plan(),
+                                    {.out = run.view(out),
+                                     .lse = run.view(lse),
+                                     .query = run.view(query),
+                                     .key = run.view(key),
+                                     .value = run.view(value),
+                                     .mask = run.view(options.attn_mask),
+                                     .sinks = run.view(options.sinks),
+                                     .slopes = run.view(options.alibi_slopes),
+                                     .lengths = run.view(options.seqused_k),
+                                     .starts = run.view(options.first_k),
+                                     .table = run.view(options.block_table),
+                                     .key_scale = run.view(options.k_scale),
+                                     .value_scale = run.view(options.v_scale),
+                                     .scale = options.scale,
+                                     .value_factor = options.value_scale,
+                                     .softcap = options.softcap,
+                                     .window_left = options.window_left,
+                                     .window_right = options.window_right,
+                                     .bottom_right = options.bottom_right},
+                                    metalops::plan_device());
+  run.run();
 }
 
 Tensor decode_lse(const Tensor& query) {
@@ -328,7 +165,7 @@ std::tuple<Tensor, Tensor> paged_attention(const Tensor& query, const Tensor& ke
                       v_scale);
   metalops::check_attention_numbers(kPagedAttention, scale, softcap);
   const auto rows = query.size(1) * (query.size(2) / key_cache.size(2));
-  if (rows > metalops::kMostDecodeRows && !seq_starts) {
+  if (rows > metalops::plans::kMostDecodeRows && !seq_starts) {
     const auto type = query.scalar_type();
     const auto lengths = seq_lens.to(at::kInt);
     // Quantised keys are exact in the query's dtype. Their products with k_scale would be rounded:
@@ -389,6 +226,12 @@ void check_parts(const char* name, const Tensor& out_a, const Tensor& lse_a, con
               " of sizes ", lse_b.sizes());
 }
 
+// Returns (..., E) as contiguous rows, and (...) as a contiguous vector.
+Tensor flat_rows(const Tensor& tensor) {
+  return tensor.reshape({tensor.size(-1) == 0 ? 0 : -1, tensor.size(-1)}).contiguous();
+}
+Tensor flat(const Tensor& tensor) { return tensor.reshape({-1}).contiguous(); }
+
 // out: (..., E). lse: (...).
 std::tuple<Tensor, Tensor> merge_attention(const Tensor& out_a, const Tensor& lse_a,
                                            const Tensor& out_b, const Tensor& lse_b) {
@@ -398,10 +241,16 @@ std::tuple<Tensor, Tensor> merge_attention(const Tensor& out_a, const Tensor& ls
     return {out, at::logaddexp(lse_a, lse_b)};
   }
   const auto lse = at::empty(lse_a.sizes(), lse_a.options());
-  metalops::launch_rows(metalops::library("attention_decode"),
-                        metalops::typed_kernel("attention_decode_merge_pair_", out), out.size(-1),
-                        lse.numel(), out, lse, out_a.contiguous(), lse_a.contiguous(),
-                        out_b.contiguous(), lse_b.contiguous());
+  metalops::PlanRun run;
+  metalops::plans::attention_decode_merge(run.plan(),
+                                          {.out = run.view(flat_rows(out)),
+                                           .lse = run.view(flat(lse)),
+                                           .out_a = run.view(flat_rows(out_a)),
+                                           .lse_a = run.view(flat(lse_a)),
+                                           .out_b = run.view(flat_rows(out_b)),
+                                           .lse_b = run.view(flat(lse_b))},
+                                          metalops::plan_device());
+  run.run();
   return {out, lse};
 }
 
@@ -413,12 +262,20 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> merge_attention_backward(
   const auto grad_b = at::empty(out_a.sizes(), out_a.options());
   const auto grad_lse_a = at::empty(lse_a.sizes(), lse_a.options());
   const auto grad_lse_b = at::empty(lse_a.sizes(), lse_a.options());
-  metalops::launch_simdgroups(
-      metalops::library("attention_decode"),
-      metalops::typed_kernel("attention_decode_merge_pair_backward_", out_a), lse_a.numel(), grad_a,
-      grad_lse_a, grad_b, grad_lse_b, grad_out.contiguous(), grad_lse.contiguous(),
-      out_a.contiguous(), lse_a.contiguous(), out_b.contiguous(), lse_b.contiguous(), lse_a.numel(),
-      static_cast<int32_t>(out_a.size(-1)));
+  metalops::PlanRun run;
+  metalops::plans::attention_decode_merge_backward(run.plan(),
+                                                   {.grad_out_a = run.view(flat_rows(grad_a)),
+                                                    .grad_lse_a = run.view(flat(grad_lse_a)),
+                                                    .grad_out_b = run.view(flat_rows(grad_b)),
+                                                    .grad_lse_b = run.view(flat(grad_lse_b)),
+                                                    .grad_out = run.view(flat_rows(grad_out)),
+                                                    .grad_lse = run.view(flat(grad_lse)),
+                                                    .out_a = run.view(flat_rows(out_a)),
+                                                    .lse_a = run.view(flat(lse_a)),
+                                                    .out_b = run.view(flat_rows(out_b)),
+                                                    .lse_b = run.view(flat(lse_b))},
+                                                   metalops::plan_device());
+  run.run();
   return {grad_a, grad_lse_a, grad_b, grad_lse_b};
 }
 

@@ -12,6 +12,7 @@
 #include <c10/util/ArrayRef.h>
 #include <c10/util/Exception.h>
 #include <metalops/kernel_name.h>
+#include <metalops/launch_grid.h>
 #include <metalops/library.h>
 
 #include <algorithm>
@@ -58,90 +59,70 @@ METALOPS_HIDDEN inline void bind(at::native::mps::MetalKernelFunction& kernel,
 
 }  // namespace detail
 
-// Launches at least `threads` threads: whole simdgroups, in rows of 2^30. A kernel finds its number
-// with thread_index() of <metalops/strided.h>; threads past the last one must return.
+// Dispatches a kernel that is being encoded.
+METALOPS_HIDDEN inline void dispatch(at::native::mps::MetalKernelFunction& function,
+                                     const LaunchGrid& grid) {
+  const c10::ArrayRef<uint64_t> threads(grid.threads, grid.dims);
+  if (grid.group[0] == 0) {
+    function.dispatch(threads);
+    return;
+  }
+  auto group = grid;
+  if (grid.may_shrink && grid.threads_of_group() > function.getMaxThreadsPerThreadgroup()) {
+    group = grid_of_elements(grid.threads[0], grid.threads[1], grid.threads[2],
+                             function.getMaxThreadsPerThreadgroup());
+  }
+  function.dispatch(threads, c10::ArrayRef<uint64_t>(group.group, grid.dims));
+}
+
+// Launches a grid of <metalops/launch_grid.h>.
+template <class... Arguments>
+METALOPS_HIDDEN inline void launch_in(const LaunchGrid& grid,
+                                      at::native::mps::MetalShaderLibrary& library,
+                                      const KernelName& name, const Arguments&... arguments) {
+  if (grid.is_empty()) {
+    return;
+  }
+  auto& function = kernel(library, name);
+  encode(function, [&] {
+    detail::bind(function, arguments...);
+    dispatch(function, grid);
+  });
+}
+
+// Launches grid_of_threads().
 template <class... Arguments>
 METALOPS_HIDDEN inline void launch_threads(at::native::mps::MetalShaderLibrary& library,
                                            const KernelName& name, uint64_t threads,
                                            const Arguments&... arguments) {
-  constexpr uint64_t kRow = uint64_t{1} << 30;
-  if (threads == 0) {
-    return;
-  }
-  auto& function = kernel(library, name);
-  encode(function, [&] {
-    detail::bind(function, arguments...);
-    if (threads <= kRow) {
-      function.dispatch(c10::metal::round_up<uint64_t>(threads, c10::metal::simdgroup_size));
-    } else {
-      const std::array<uint64_t, 2> grid{kRow, c10::metal::ceil_div(threads, kRow)};
-      function.dispatch(grid);
-    }
-  });
+  launch_in(grid_of_threads(threads), library, name, arguments...);
 }
 
-// Launches `groups` threadgroups of `size` threads each, in one dimension. Their total must be less
-// than 2^32 threads: a kernel for any number of rows strides over them by threadgroups_per_grid.
+// Launches grid_of_threadgroups().
 template <class... Arguments>
 METALOPS_HIDDEN inline void launch_threadgroups(at::native::mps::MetalShaderLibrary& library,
                                                 const KernelName& name, uint64_t groups,
                                                 uint64_t size, const Arguments&... arguments) {
-  if (groups == 0) {
-    return;
-  }
-  auto& function = kernel(library, name);
-  encode(function, [&] {
-    detail::bind(function, arguments...);
-    function.dispatch(groups * size, size);
-  });
+  launch_in(grid_of_threadgroups(groups, size), library, name, arguments...);
 }
 
-// Launches at least `simdgroups` simdgroups, kTogether per threadgroup, or fewer where that would
-// leave parts of a GPU idle. A kernel finds the number of its simdgroup as thread_index() / 32;
-// simdgroups past the last one must return.
+// Launches grid_of_simdgroups(), kTogether in a threadgroup.
 template <uint64_t kTogether = 8, class... Arguments>
 METALOPS_HIDDEN inline void launch_simdgroups(at::native::mps::MetalShaderLibrary& library,
                                               const KernelName& name, uint64_t simdgroups,
                                               const Arguments&... arguments) {
-  constexpr uint64_t kRow = uint64_t{1} << 25;
-  constexpr uint64_t kManyGroups = 1024;  // enough for any GPU
-  if (simdgroups == 0) {
-    return;
-  }
-  const auto together = std::clamp<uint64_t>(simdgroups / kManyGroups, 1, kTogether);
-  const auto columns = std::min(c10::metal::round_up(simdgroups, together), kRow);
-  const std::array<uint64_t, 2> grid{columns * c10::metal::simdgroup_size,
-                                     c10::metal::ceil_div(simdgroups, columns)};
-  const std::array<uint64_t, 2> group{together * c10::metal::simdgroup_size, 1};
-  auto& function = kernel(library, name);
-  encode(function, [&] {
-    detail::bind(function, arguments...);
-    function.dispatch(grid, c10::ArrayRef<uint64_t>(group));
-  });
+  launch_in(grid_of_simdgroups(simdgroups, kTogether), library, name, arguments...);
 }
 
-// Launches a grid of `columns` x `rows` x `layers` threads. Threadgroups have at most 256 threads,
-// so that several are resident; they are as wide as a row, or as wide as possible, and hold several
-// rows if these are short, and several layers if there are few rows.
+// Launches grid_of_elements(). Raises RuntimeError for sides of 2^32 threads.
 template <class... Arguments>
 METALOPS_HIDDEN inline void launch_grid(at::native::mps::MetalShaderLibrary& library,
                                         const KernelName& name, const std::array<uint64_t, 3>& grid,
                                         const Arguments&... arguments) {
-  if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) {
-    return;
-  }
   constexpr uint64_t kLongest = (uint64_t{1} << 32) - 1;
   TORCH_CHECK(std::max({grid[0], grid[1], grid[2]}) <= kLongest, name.text(), ": a grid of ",
               grid[0], " times ", grid[1], " times ", grid[2], " threads is too large for MPS");
-  auto& function = kernel(library, name);
-  encode(function, [&] {
-    detail::bind(function, arguments...);
-    const auto most = std::min<uint64_t>(function.getMaxThreadsPerThreadgroup(), 256);
-    const auto width = std::min(grid[0], most);
-    const auto height = std::min(grid[1], most / width);
-    const std::array<uint64_t, 3> group{width, height, std::min(grid[2], most / (width * height))};
-    function.dispatch(grid, c10::ArrayRef<uint64_t>(group));
-  });
+  launch_in(grid_of_elements(grid[0], grid[1], grid[2]), library, name, arguments...);
 }
 
 // Launches a grid of one layer.

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from . import attention_decode as decoding
 from .attention_call import Call, softcap_for_kernel
-from .attention_decode import is_in_packs, mask_kind, mask_strides
 from .kernel_file import MOST_THREADS, TYPES, KernelFile, has_tensors, header, number
 
 _KERNELS = KernelFile("attention", has_products=True)
@@ -283,3 +282,21 @@ def _inputs(call: Call, sizes: _Sizes):
         given.lengths = torch.zeros(sizes.batch, dtype=torch.int32, device=call.query.device)
         p.has_lengths = True
     return given, p
+
+
+def mask_kind(mask: Tensor) -> str:
+    """Returns the kernels' name for masks of this dtype."""
+    return {torch.bool: "kBool", torch.float32: "kFloat"}.get(mask.dtype, "kSame")
+
+
+def mask_strides(mask: Tensor) -> tuple[int, ...]:
+    return tuple(
+        0 if size == 1 else stride for size, stride in zip(mask.shape, mask.stride(), strict=True)
+    )
+
+
+def is_in_packs(x: Tensor, size: int) -> bool:
+    """Returns true if all rows consist of aligned vectors of `size` bytes."""
+    pack = size // x.element_size()
+    between = [s for n, s in zip(x.shape[:-1], x.stride(), strict=False) if n > 1]
+    return x.data_ptr() % size == 0 and all(n % pack == 0 for n in (x.shape[-1], *between))

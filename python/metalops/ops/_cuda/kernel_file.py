@@ -135,6 +135,23 @@ def _library(file: str, kernel: str, tensors: bool):
     )
 
 
+def launch(
+    file: str,
+    kernel: str,
+    tensors: bool,
+    arguments: Sequence[Argument],
+    grid: Sequence[int],
+    group: Sequence[int] | None,
+) -> None:
+    """Launches a kernel of <file>.metal. tensors: the GEMMs of the file use tensors. group: of a threadgroup, by
+    default a usual one."""
+    from ...cuda.function import USUAL_GROUP, group_within
+
+    grid = tuple(grid)
+    group = group_within(grid, USUAL_GROUP) if group is None else tuple(group)
+    _library(file, kernel, tensors).launch(kernel, arguments, grid, group)
+
+
 class KernelFile:
     """The kernels of <file>.metal. has_products: true if the GEMMs of the file use tensors if has_tensors() says so."""
 

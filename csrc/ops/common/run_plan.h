@@ -1,0 +1,42 @@
+// Runs launch plans (csrc/plans/plan.h) on mps tensors:
+//
+//   metalops::PlanRun run;
+//   plans::attention_decode(run.plan(), {.out = run.view(out), ...}, metalops::plan_device());
+//   run.run();
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <csrc/ops/common/maybe_tensor.h>
+#include <csrc/plans/plan.h>
+#include <metalops/library.h>
+
+#include <vector>
+
+namespace metalops {
+
+// Returns the limits of the mps device. has_tensors: of the libraries with matrix products.
+METALOPS_HIDDEN plans::Device plan_device(bool has_tensors = false);
+
+// A plan and the tensors of its buffers.
+class METALOPS_HIDDEN PlanRun {
+ public:
+  plans::Plan& plan() { return plan_; }
+
+  // Returns the view of a tensor of at most four dimensions; an absent one of an absent tensor.
+  plans::View view(const at::Tensor& tensor);
+  plans::View view(const MaybeTensor& tensor);
+
+  // Runs the steps.
+  void run();
+
+  // Returns a view of the plan as a tensor, once run() has begun or for tensors of the caller.
+  at::Tensor tensor(const plans::View& view) const;
+
+ private:
+  void launch(const plans::Step& step) const;
+
+  plans::Plan plan_;
+  std::vector<at::Tensor> tensors_;  // by buffer
+  std::vector<plans::View> views_;   // of the caller's tensors, by buffer
+};
+
+}  // namespace metalops

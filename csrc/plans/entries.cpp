@@ -1,0 +1,105 @@
+// The C interface of the plan functions: what python/metalops/ops/_cuda/plan.py loads.
+#include <csrc/plans/attention/attention_decode.h>
+#include <csrc/plans/entry.h>
+#include <csrc/plans/plan.h>
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace metalops::plans {
+namespace {
+
+const std::vector<Entry>& entries() {
+  static const std::vector<Entry> all{
+      METALOPS_PLAN_ENTRY(attention_decode, AttentionDecode, out, lse, query, key, value, mask,
+                          sinks, slopes, lengths, starts, table, key_scale, value_scale, scale,
+                          value_factor, softcap, window_left, window_right, bottom_right),
+      METALOPS_PLAN_ENTRY(attention_decode_merge, AttentionDecodeMerge, out, lse, out_a, lse_a,
+                          out_b, lse_b),
+      METALOPS_PLAN_ENTRY(attention_decode_merge_backward, AttentionDecodeMergeBackward, grad_out_a,
+                          grad_lse_a, grad_out_b, grad_lse_b, grad_out, grad_lse, out_a, lse_a,
+                          out_b, lse_b),
+  };
+  return all;
+}
+
+// A plan as callers read it.
+struct Result {
+  Plan plan;
+  std::vector<const Step*> steps;
+  std::vector<std::string> names;  // of the steps' kernels
+};
+
+thread_local std::string error;
+
+}  // namespace
+}  // namespace metalops::plans
+
+using metalops::plans::Device;
+using metalops::plans::Entry;
+using metalops::plans::Result;
+
+#define METALOPS_C_INTERFACE extern "C" __attribute__((visibility("default")))
+
+METALOPS_C_INTERFACE const Entry* metalops_plan_entries(int64_t* count) {
+  const auto& all = metalops::plans::entries();
+  *count = static_cast<int64_t>(all.size());
+  return all.data();
+}
+
+// Returns the sizes of the structs that callers read: View, Argument, Step, Buffer, Device.
+METALOPS_C_INTERFACE const int64_t* metalops_plan_sizes() {
+  using namespace metalops::plans;
+  static const int64_t sizes[] = {sizeof(View), sizeof(Argument), sizeof(Step), sizeof(Buffer),
+                                  sizeof(Device)};
+  return sizes;
+}
+
+// Returns the plan of a call, or null if it raised an error, which metalops_plan_error() tells.
+// given: the number of the call's tensors, whose views have the buffers 0, 1, 2 and so on.
+METALOPS_C_INTERFACE Result* metalops_plan_make(const Entry* entry, const void* call, int64_t given,
+                                                const Device* device) {
+  try {
+    auto result = std::make_unique<Result>();
+    for (int64_t i = 0; i < given; ++i) {
+      result->plan.add_given();
+    }
+    entry->add_steps(result->plan, call, *device);
+    for (const auto& step : result->plan.steps()) {
+      result->steps.push_back(&step);
+      std::string name;
+      for (const auto* part : step.name) {
+        name += part;
+      }
+      result->names.push_back(std::move(name));
+    }
+    return result.release();
+  } catch (const std::exception& problem) {
+    metalops::plans::error = problem.what();
+    return nullptr;
+  }
+}
+
+METALOPS_C_INTERFACE const char* metalops_plan_error() { return metalops::plans::error.c_str(); }
+
+METALOPS_C_INTERFACE void metalops_plan_free(Result* result) { delete result; }
+
+METALOPS_C_INTERFACE int64_t metalops_plan_steps_count(const Result* result) {
+  return static_cast<int64_t>(result->steps.size());
+}
+METALOPS_C_INTERFACE const metalops::plans::Step* metalops_plan_step(const Result* result,
+                                                                     int64_t number) {
+  return result->steps[number];
+}
+METALOPS_C_INTERFACE const char* metalops_plan_kernel(const Result* result, int64_t number) {
+  return result->names[number].c_str();
+}
+METALOPS_C_INTERFACE int64_t metalops_plan_buffers_count(const Result* result) {
+  return static_cast<int64_t>(result->plan.buffers().size());
+}
+METALOPS_C_INTERFACE const metalops::plans::Buffer* metalops_plan_buffers(const Result* result) {
+  return result->plan.buffers().data();
+}

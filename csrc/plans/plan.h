@@ -1,0 +1,384 @@
+// A launch plan: which kernels an operator launches, computed from plain numbers.
+//
+// A family's plan function (csrc/plans/X.h) takes views of the operator's tensors (sizes, strides,
+// dtypes, no memory), its options and the limits of the device, and adds steps to a plan: launches
+// with the kernel's name, grid, threadgroup, parameters and buffers, and the copies and matrix
+// products between them. Whoever has a device runs the steps: csrc/ops/common/run_plan.h on mps,
+// python/metalops/ops/_cuda/plan.py on CUDA tensors. So this folder includes neither torch (but for
+// <c10/metal/common.h>, which kernels include too) nor Metal nor CUDA.
+#pragma once
+#include <metalops/launch_grid.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace metalops::plans {
+
+// Dtypes by the numbers of c10::ScalarType, and kNone for an absent tensor.
+enum class Type : int32_t {
+  kNone = -1,
+  kByte = 0,
+  kChar = 1,
+  kShort = 2,
+  kInt = 3,
+  kLong = 4,
+  kHalf = 5,
+  kFloat = 6,
+  kComplexHalf = 8,
+  kComplexFloat = 9,
+  kBool = 11,
+  kBfloat16 = 15,
+  kFloat8E5m2 = 23,
+  kFloat8E4m3 = 24,
+  kFloat8E8m0 = 44,
+};
+
+// Returns the size of an element in bytes.
+inline int64_t size_of(Type type) {
+  switch (type) {
+    case Type::kShort:
+    case Type::kHalf:
+    case Type::kBfloat16:
+      return 2;
+    case Type::kInt:
+    case Type::kFloat:
+    case Type::kComplexHalf:
+      return 4;
+    case Type::kLong:
+    case Type::kComplexFloat:
+      return 8;
+    default:
+      return 1;
+  }
+}
+
+// Returns the dtype's name in names of kernels.
+inline const char* name_of(Type type) {
+  switch (type) {
+    case Type::kByte:
+      return "uchar";
+    case Type::kChar:
+      return "char";
+    case Type::kShort:
+      return "short";
+    case Type::kInt:
+      return "int";
+    case Type::kLong:
+      return "long";
+    case Type::kHalf:
+      return "half";
+    case Type::kFloat:
+      return "float";
+    case Type::kComplexHalf:
+      return "half2";
+    case Type::kComplexFloat:
+      return "float2";
+    case Type::kBool:
+      return "bool";
+    case Type::kBfloat16:
+      return "bfloat";
+    case Type::kFloat8E5m2:
+      return "e5m2";
+    case Type::kFloat8E4m3:
+      return "e4m3";
+    default:
+      return "";
+  }
+}
+
+// A strided tensor in one of the plan's buffers. Sizes, strides and the offset count elements.
+struct View {
+  static constexpr int32_t kMostDims = 4;
+  static constexpr int32_t kMemory = 64;  // the alignment of memory that torch allocates
+
+  int32_t buffer = -1;
+  Type type = Type::kNone;
+  int32_t dims = 0;
+  int32_t alignment = kMemory;  // the buffer's start is a multiple of so many bytes
+  bool is_conj = false;         // its elements are the complex conjugates of those in memory
+  int64_t offset = 0;
+  int64_t sizes[kMostDims] = {};
+  int64_t strides[kMostDims] = {};
+
+  explicit operator bool() const { return type != Type::kNone; }
+
+  // A negative dimension counts from the last.
+  int64_t size(int32_t dim) const { return sizes[dim < 0 ? dims + dim : dim]; }
+  int64_t stride(int32_t dim) const { return strides[dim < 0 ? dims + dim : dim]; }
+
+  int64_t numel() const {
+    int64_t count = 1;
+    for (int32_t dim = 0; dim < dims; ++dim) {
+      count *= sizes[dim];
+    }
+    return count;
+  }
+
+  bool is_contiguous() const {
+    int64_t expected = 1;
+    for (int32_t dim = dims - 1; dim >= 0; --dim) {
+      if (sizes[dim] != 1 && strides[dim] != expected) {
+        return numel() == 0;
+      }
+      expected *= sizes[dim];
+    }
+    return true;
+  }
+
+  // Returns true if the view's start is a multiple of so many bytes.
+  bool begins_at_multiple_of(int64_t bytes) const {
+    return alignment % bytes == 0 && offset * size_of(type) % bytes == 0;
+  }
+
+  View narrow(int32_t dim, int64_t start, int64_t length) const {
+    View result = *this;
+    result.offset += start * stride(dim);
+    result.sizes[dim < 0 ? dims + dim : dim] = length;
+    return result;
+  }
+
+  View transpose(int32_t first, int32_t second) const {
+    View result = *this;
+    std::swap(result.sizes[first], result.sizes[second]);
+    std::swap(result.strides[first], result.strides[second]);
+    return result;
+  }
+  View mT() const { return transpose(dims - 2, dims - 1); }
+  View mH() const {
+    View result = mT();
+    result.is_conj = !is_conj && (type == Type::kComplexFloat || type == Type::kComplexHalf);
+    return result;
+  }
+};
+
+// Limits of the device on which a plan will run.
+struct Device {
+  int64_t multiprocessors = 0;             // of an NVIDIA GPU; 0: not known
+  bool a_thread_for_each_element = false;  // a CPU: see <metalops/launch.h>
+  bool has_tensors = false;                // products use the GEMM of Metal 4's tensors
+};
+
+// A kernel's argument. kView: a view, bound at its start. kBytes: `size` bytes.
+enum class ArgumentKind : int32_t { kNothing, kView, kBytes, kErrors };
+struct Argument {
+  ArgumentKind kind = ArgumentKind::kNothing;
+  int32_t size = 0;
+  const void* value = nullptr;  // the View or the bytes, which the plan owns
+};
+
+// The buffer in which kernels report errors.
+struct Errors {};
+inline constexpr Errors kErrors{};
+
+// A kernel's name in parts, which live as long as the process: see <metalops/kernel_name.h>.
+class Name {
+ public:
+  Name(const char* text) : parts_{text}, count_(1) {}
+  Name(Type type) : Name(name_of(type)) {}
+
+  Name operator+(const Name& other) const {
+    if (count_ + other.count_ > kMost) {
+      throw std::logic_error("a kernel's name has too many parts");
+    }
+    Name sum = *this;
+    for (int32_t i = 0; i < other.count_; ++i) {
+      sum.parts_[sum.count_++] = other.parts_[i];
+    }
+    return sum;
+  }
+
+  const char* const* begin() const { return parts_.data(); }
+  const char* const* end() const { return parts_.data() + count_; }
+
+ private:
+  static constexpr int32_t kMost = 8;
+  std::array<const char*, kMost> parts_{};
+  int32_t count_;
+};
+
+// The kernels of a family. has_products: if the device has tensors, those of the library that was
+// built with them (<metalops/matmul_library.h>).
+struct Library {
+  Library(const char* family, bool has_products = false)
+      : family(family), has_products(has_products) {}
+
+  const char* family;
+  bool has_products;
+};
+
+enum class StepKind : int32_t { kLaunch, kCopy, kFill, kProduct };
+
+// One step of a plan. kLaunch: the kernel `name` of a library. kCopy: views[0] takes the
+// elements of views[1], converted to its dtype. kFill: views[0] takes `value` everywhere. kProduct:
+// views[0] becomes beta views[0] + alpha views[1] views[2], batches of matrices.
+struct Step {
+  static constexpr int32_t kMostArguments = 31;
+
+  StepKind kind = StepKind::kLaunch;
+  int32_t arguments_count = 0;
+  Library library = nullptr;
+  Name name = "";
+  LaunchGrid grid;
+  Argument arguments[kMostArguments];
+  View views[3];
+  double value = 0;
+  double alpha = 1;
+  double beta = 0;
+};
+
+// A buffer of a plan: one of the caller's tensors, or memory that the plan asks for.
+struct Buffer {
+  Type type = Type::kNone;
+  bool is_given = false;
+  int64_t elements = 0;
+};
+
+// The steps in the order in which they run, and their buffers.
+class Plan {
+ public:
+  // Adds a tensor of the caller, and returns the number of its buffer.
+  int32_t add_given() {
+    buffers_.push_back({Type::kNone, /*is_given=*/true, 0});
+    return static_cast<int32_t>(buffers_.size()) - 1;
+  }
+
+  // Asks for memory, contiguous. Sizes are those of the view.
+  View allocate(Type type, std::initializer_list<int64_t> sizes) {
+    View view{.buffer = static_cast<int32_t>(buffers_.size()), .type = type};
+    for (const auto size : sizes) {
+      view.sizes[view.dims++] = size;
+    }
+    set_contiguous_strides(view);
+    buffers_.push_back({type, /*is_given=*/false, view.numel()});
+    return view;
+  }
+
+  // Launches a kernel. arguments: in the order of the kernel's buffers: views (bound at their
+  // start; an absent one binds nothing), kErrors, numbers and parameter structs.
+  template <class... Arguments>
+  void launch(const Library& library, const Name& name, const LaunchGrid& grid,
+              const Arguments&... arguments) {
+    if (grid.is_empty()) {
+      return;
+    }
+    static_assert(sizeof...(arguments) <= Step::kMostArguments, "Metal has 31 buffers");
+    auto& step = steps_.emplace_back();
+    step.library = library;
+    step.name = name;
+    step.grid = grid;
+    (add(step, arguments), ...);
+  }
+
+  void copy(const View& to, const View& from) {
+    if (to.numel() != 0) {
+      auto& step = steps_.emplace_back();
+      step.kind = StepKind::kCopy;
+      step.views[0] = to;
+      step.views[1] = from;
+    }
+  }
+
+  void fill(const View& view, double value) {
+    if (view.numel() != 0) {
+      auto& step = steps_.emplace_back();
+      step.kind = StepKind::kFill;
+      step.views[0] = view;
+      step.value = value;
+    }
+  }
+
+  // result = beta result + alpha a b.
+  void product(const View& result, const View& a, const View& b, double alpha, double beta) {
+    if (result.numel() != 0) {
+      auto& step = steps_.emplace_back();
+      step.kind = StepKind::kProduct;
+      step.views[0] = result;
+      step.views[1] = a;
+      step.views[2] = b;
+      step.alpha = alpha;
+      step.beta = beta;
+    }
+  }
+
+  // Returns a contiguous copy with this dtype; the view itself where it is that already, or absent.
+  View contiguous(const View& view, Type type) {
+    return !view || (view.type == type && view.is_contiguous() && !view.is_conj)
+               ? view
+               : copied(view, type);
+  }
+  View contiguous(const View& view) { return contiguous(view, view.type); }
+
+  // Returns a contiguous copy.
+  View copied(const View& view, Type type) {
+    View result = view;
+    result.buffer = static_cast<int32_t>(buffers_.size());
+    result.type = type;
+    result.alignment = View::kMemory;
+    result.is_conj = false;
+    result.offset = 0;
+    set_contiguous_strides(result);
+    buffers_.push_back({type, /*is_given=*/false, result.numel()});
+    copy(result, view);
+    return result;
+  }
+
+  const std::deque<Step>& steps() const { return steps_; }
+  const std::vector<Buffer>& buffers() const { return buffers_; }
+
+ private:
+  static void set_contiguous_strides(View& view) {
+    int64_t stride = 1;
+    for (int32_t dim = view.dims - 1; dim >= 0; --dim) {
+      view.strides[dim] = stride;
+      stride *= std::max<int64_t>(view.sizes[dim], 1);
+    }
+  }
+
+  void add(Step& step, const View& view) {
+    if (view) {
+      step.arguments[step.arguments_count] = {ArgumentKind::kView, 0, &views_.emplace_back(view)};
+    }
+    ++step.arguments_count;
+  }
+  void add(Step& step, Errors) {
+    step.arguments[step.arguments_count++].kind = ArgumentKind::kErrors;
+  }
+  template <class Value>
+  void add(Step& step, const Value& value) {
+    static_assert(std::is_trivially_copyable_v<Value> && !std::is_same_v<Value, double> &&
+                  !std::is_pointer_v<Value>);
+    const auto& kept = values_.emplace_back(reinterpret_cast<const std::byte*>(&value),
+                                            reinterpret_cast<const std::byte*>(&value + 1));
+    step.arguments[step.arguments_count++] = {ArgumentKind::kBytes, sizeof(value), kept.data()};
+  }
+
+  std::deque<Step> steps_;
+  std::vector<Buffer> buffers_;
+  // Arguments point to these.
+  std::deque<View> views_;
+  std::deque<std::vector<std::byte>> values_;
+};
+
+// Returns size as int32_t; throws std::runtime_error if it is larger than `largest`. what: names
+// the size, as in "paged_attention: keys".
+inline int32_t checked_int32(int64_t size, int64_t largest, const char* what) {
+  if (size > largest) {
+    throw std::runtime_error(std::string(what) + " of size " + std::to_string(size) +
+                             " is too large for MPS");
+  }
+  return static_cast<int32_t>(size);
+}
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+}  // namespace metalops::plans
