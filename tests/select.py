@@ -26,6 +26,7 @@ PLACES = {
     "csrc/distributed/": ("tests/distributed",),
     "csrc/python/": ("tests/metal", "tests/building/test_problems.py"),
     "csrc/ops/": ("tests/ops",),
+    "csrc/plans/": ("tests/ops/common", "tests/ops"),
     "python/metalops/_new/": ("tests/building/test_new.py",),
     "python/metalops/_cli/": ("tests/building", "tests/ops/test_coverage.py"),
     "python/metalops/_torch/distributed": ("tests/distributed",),

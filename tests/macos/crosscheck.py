@@ -103,7 +103,7 @@ def host_sources(folder: str, include_dirs: list[str]) -> list[str]:
     """What a macOS build compiles: the files of the tree and those that the build helper generates."""
     from metalops.build import metal_sources, runtime
 
-    patterns = ("distributed/*.cpp", "ops/**/*.mm", "python/*.cpp")
+    patterns = ("distributed/*.cpp", "ops/**/*.mm", "plans/**/*.cpp", "python/*.cpp")
     listed = [
         path
         for pattern in patterns
