@@ -1,10 +1,11 @@
 """Rejects words that the vocabulary of docs/inside.md replaced: `python -m tests.vocabulary`, which .ci/style runs.
 
-It reads the comments and docstrings of kernels/, csrc/ and python/, and the prose of README.md, CONTRIBUTING.md and docs/.
-Code, strings, text in backticks and the parts of pages that docs/generate.py writes are left alone. Two kinds of findings:
+It reads the comments, docstrings and messages of kernels/, csrc/ and python/, and the prose of README.md, CONTRIBUTING.md and
+docs/. Code, raw strings, text in backticks and the parts of pages that docs/generate.py writes are left alone. Two kinds of
+findings:
 
 - a phrase of OLD, also where a line break divides it;
-- a comment or docstring that begins with a word of DANGLING. Such a sentence lacks its subject: begin with the subject.
+- a comment or docstring, no message, that begins with a word of DANGLING. Such a sentence lacks its subject: begin with the subject.
 
 Prints a line for each, FILE:LINE: old word -> new word, and exits with 1 if there is one.
 """
@@ -85,17 +86,19 @@ class Text(NamedTuple):
 
 
 def comments(text: str, is_python: bool) -> Iterator[Text]:
-    """The comments, and in Python the docstrings. Comments on successive lines are one, unless code comes before one of them."""
+    """The comments and strings, docstrings among them. Comments on successive lines are one, unless code comes before one
+    of them."""
     starts = [0, *accumulate(len(line) for line in text.splitlines(keepends=True))]
     last, column = Text(0, []), -1
     for found in (_PYTHON if is_python else _C).finditer(text):
         begin = found.start()
         if found["line"] is None:
-            body = found["string"] if is_python else found["block"]
-            if body and (
-                not is_python or _BEFORE_DOCSTRING.search(text, max(0, begin - 400), begin)
-            ):
-                yield Text(bisect_right(starts, begin), body.strip("\"'/*").split("\n"))
+            if not found[0].startswith('R"'):
+                begins = not is_python and found["block"] is not None
+                if is_python:
+                    begins = bool(_BEFORE_DOCSTRING.search(text, max(0, begin - 400), begin))
+                body = found[0].strip("\"'/*").split("\n")
+                yield Text(bisect_right(starts, begin), body, begins)
             continue
         line = bisect_right(starts, begin)
         stripped = found["line"].lstrip("/#")

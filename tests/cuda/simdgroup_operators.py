@@ -1,4 +1,4 @@
-"""Kernels whose operators, constructors and conversions have simdgroup operations, where lanes part, and the same with
+"""Kernels whose operators, constructors and conversions have simdgroup operations, where lanes diverge, and the same with
 functions that have names."""
 
 CLASSES = """#include <metal_stdlib>

@@ -204,7 +204,7 @@ def test_loops_that_the_program_unrolls_need_no_memory_for_arrays(hint):
 
 
 def test_loops_with_operations_of_simdgroups_are_unrolled():
-    """Something is written around those in which lanes part."""
+    """Something is written around those in which lanes diverge."""
     source = """kernel void k(device float* x, uint i [[thread_position_in_grid]]) {
       if (i % 3 == 0) {
         #pragma unroll

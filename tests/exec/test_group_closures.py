@@ -1,4 +1,4 @@
-"""Lambdas in which threads meet, in kernels that run as loops over the threads of a group: against fibers."""
+"""Lambdas in which threads synchronise, in kernels that run as loops over the threads of a group: against fibers."""
 
 import pytest
 from metalops.msl.source.preprocess import preprocess

@@ -1,4 +1,4 @@
-"""Kernels that are run as loops over the threads of a group: each construct that is cut where threads meet, against
+"""Kernels that are run as loops over the threads of a group: each construct that is cut where threads synchronise, against
 fibers, for whole and partial groups of one and several dimensions, with each compiler that there is."""
 
 import re

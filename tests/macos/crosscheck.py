@@ -174,8 +174,10 @@ def main() -> int:
     import_metalops()
 
     faults = 0
+    wheel = os.path.abspath(arguments.torch_wheel)
     with tempfile.TemporaryDirectory() as folder:
-        torch_folder = unpack(arguments.torch_wheel, folder)
+        os.chdir(folder)  # where the names in an embedded text's line markers name no file
+        torch_folder = unpack(wheel, folder)
         include = os.path.join(torch_folder, "include")
         metal_includes = [ROOT, headers, include]
         faults += check_kernels(metal_includes)

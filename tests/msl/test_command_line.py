@@ -56,14 +56,14 @@ kernel void one(device float* x, uint i [[thread_position_in_grid]]) { x[i] = 1;
 """)
     assert msl.main_compile([str(path), "--explain"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "sums: group, a loop over the threads of a group, cut where they meet",
-        "    cut at (line): simd_sum (5)",
-        "    the same for the group: x, g",
-        "    computed again by each loop: i",
-        "    kept for each thread: sum",
+        "sums: group, a loop over the threads of a group, split where they synchronise",
+        "    split at (line): simd_sum (5)",
+        "    uniform: x, g",
+        "    rematerialised in each loop: i",
+        "    privatised: sum",
         "some: fiber, a stack for each thread",
         "    no group loop because of a threadgroup_barrier for a part of the threadgroup",
-        "one: loop, a loop over the grid: no threads meet",
+        "one: loop, a loop over the grid: no threads synchronise",
     ]
     assert not path.with_suffix(".so").exists()
 

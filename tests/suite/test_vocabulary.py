@@ -18,6 +18,8 @@ def old(text, suffix):
         ("# Codes are taken apart.\nx = 1\n", ".py", [(1, "taken apart")]),
         ('def f():\n    """Attention without its scores."""\n', ".py", [(2, "without its scores")]),
         ("# Title\n\nOne line of\nweights.\n", ".md", [(3, "line of weights")]),
+        ('int a;\nputs("is taken apart");\n', ".cpp", [(2, "taken apart")]),
+        ('x = f(\n    "is taken apart"\n)\n', ".py", [(2, "taken apart")]),
     ],
 )
 def test_an_old_word_is_found_on_its_line(text, suffix, expected):
@@ -44,11 +46,12 @@ def test_two_comments_begin_on_their_own_and_successive_lines_are_one():
 @pytest.mark.parametrize(
     "text, suffix",
     [
-        ('puts("// What is taken apart");\n', ".cpp"),
+        ('puts("// What is");\n', ".cpp"),
+        ('auto text = R"(// What is taken apart)";\n', ".cpp"),
         ("// The argument `patience` is in seconds.\n", ".h"),
         ("// Offsets, and whatever is parted.\n", ".h"),
-        ('x = f(\n    "What is taken apart"\n)\n', ".py"),
-        ('x = """\n# What is taken apart\n"""\n', ".py"),
+        ('x = f(\n    "What is"\n)\n', ".py"),
+        ('x = """\n# What is\n"""\n', ".py"),
         ("# What works where\n\n```python\n# taken apart\n```\n", ".md"),
         ("Text.\n\n<!-- BEGIN text X -->\ntaken apart\n<!-- END -->\n", ".md"),
     ],

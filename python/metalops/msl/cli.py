@@ -112,8 +112,8 @@ def format_table(entries: list[KernelEntry]) -> str:
 
 
 _ENGINES = {
-    "loop": "a loop over the grid: no threads meet",
-    "group": "a loop over the threads of a group, cut where they meet",
+    "loop": "a loop over the grid: no threads synchronise",
+    "group": "a loop over the threads of a group, split where they synchronise",
     "fiber": "a stack for each thread",
 }
 
@@ -129,10 +129,10 @@ def explain(emitted: HostCode) -> str:
             how = emitted.group_loops[name]
             cuts = [f"{call} ({emitted.lines.position(at).line})" for at, call in how.cuts]
             for what, names in (
-                ("cut at (line)", cuts),
-                ("the same for the group", how.same_for_the_group),
-                ("computed again by each loop", how.computed_again),
-                ("kept for each thread", how.kept_for_each_thread),
+                ("split at (line)", cuts),
+                ("uniform", how.uniform_values),
+                ("rematerialised in each loop", how.rematerialised),
+                ("privatised", how.privatised),
             ):
                 if names:
                     lines.append(f"    {what}: {', '.join(names)}")

@@ -441,7 +441,7 @@ class _Body:
         )
         if value is None or declares or clause.child_by_field_name("initializer"):
             raise ProgramError(
-                "a condition that declares a variable, where lanes part: declare it before",
+                "a condition that declares a variable, where lanes diverge: declare it before",
                 clause.start_byte,
             )
         return value
@@ -601,7 +601,8 @@ class _Body:
         cases = [c for c in body.named_children if c.type != "comment"]
         if any(c.type != "case_statement" for c in cases):
             raise ProgramError(
-                "a switch with statements before its first case, where lanes part", node.start_byte
+                "a switch with statements before its first case, where lanes diverge",
+                node.start_byte,
             )
         # A lane is in a case if it has the case's label, or if it falls through from the previous one.
         self._count += 1

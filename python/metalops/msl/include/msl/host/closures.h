@@ -15,7 +15,7 @@ struct Closure {
   template <class... A>
   auto operator()(A&&... arguments) const
       -> decltype(made_up<Plain&>()(static_cast<A&&>(arguments)...)) {
-    msl_runtime->fail("a lambda in which threads meet, called by one of them");
+    msl_runtime->fail("a lambda in which threads synchronise, called by one of them");
     __builtin_unreachable();
   }
 };

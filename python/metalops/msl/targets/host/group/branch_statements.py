@@ -45,7 +45,7 @@ class BranchStatements:
         consequence, alternative = node.child_by_field_name("consequence"), alternative_of(node)
         if is_constexpr_if(node) or not self._body.parts(clause):
             if self._body.meets(clause):
-                raise NotCut("threads meet in what is the same for all")
+                raise NotCut("threads synchronise in uniform code")
             out.add("if constexpr " if is_constexpr_if(node) else "if ")
             out.add(self._rewriter.expression(clause))
             out.add(" ")

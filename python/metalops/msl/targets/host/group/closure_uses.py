@@ -41,18 +41,20 @@ class ClosureUses:
         for node in self._body.closures:
             self._check_parameters(node)
             if any(n.type == "*" for n in node.child_by_field_name("captures").children):
-                raise NotCut("a lambda that has a copy of its object, in which threads meet")
+                raise NotCut("a lambda that has a copy of its object, in which threads synchronise")
             variable = self._variable_of(node)
             if variable is None:
                 if not (self._is_called(node) or self._is_passed_on(node)):
-                    raise NotCut("a lambda in which threads meet and that is not called")
+                    raise NotCut("a lambda in which threads synchronise and that is not called")
                 continue
             passed = [u for u in variable.declared.uses if not self._is_called(u)]
             if is_mutable(node) and passed:
-                raise NotCut("a lambda that changes, in which threads meet and that is passed on")
+                raise NotCut(
+                    "a lambda that changes, in which threads synchronise and that is passed on"
+                )
             for use in passed:
                 if use.parent.type != "lambda_capture_specifier" and not self._is_passed_on(use):
-                    raise NotCut("a lambda in which threads meet and that is not called")
+                    raise NotCut("a lambda in which threads synchronise and that is not called")
 
     def declared(self, node) -> Variable | None:
         """Returns the variable of a closure that a statement declares, or None."""
@@ -80,14 +82,14 @@ class ClosureUses:
                 return self._source.masked_text(child.named_children[0]).strip() != "void"
         returned = [r.named_children[0] for r in returns_of(node) if r.named_children]
         if any(n.type == "call_expression" and self._gives_nothing(n) for n in returned):
-            raise NotCut("a lambda that returns what has no value, in which threads meet")
+            raise NotCut("a lambda that returns what has no value, in which threads synchronise")
         return bool(returned)
 
     def _check_parameters(self, node) -> None:
         generic = set()
         for parameter, _, _ in parameters_of_lambda(node):
             if parameter.type != "parameter_declaration":
-                raise NotCut("a lambda with default arguments, in which threads meet")
+                raise NotCut("a lambda with default arguments, in which threads synchronise")
             identifier = declared_identifier(parameter.child_by_field_name("declarator"))
             if parameter.child_by_field_name("type").type == "placeholder_type_specifier":
                 generic.add(identifier and self._source.node_text(identifier))
@@ -97,7 +99,7 @@ class ClosureUses:
             ):
                 constant = inner.child_by_field_name("condition") or inner
                 if any(self._source.node_text(n) in generic for n in walk(constant)):
-                    raise NotCut("a lambda that is passed constants, in which threads meet")
+                    raise NotCut("a lambda that is passed constants, in which threads synchronise")
 
     def _variable_of(self, node) -> Variable | None:
         """Returns the variable that a closure is declared as, or None."""

@@ -145,7 +145,7 @@ class Closures:
 
     def _initialise_capture(self, capture, out: Mapped) -> str:
         if any(c.type == "&" for c in capture.children):
-            raise NotCut("a lambda with a reference of its own, in which threads meet")
+            raise NotCut("a lambda with a reference of its own, in which threads synchronise")
         value = capture.child_by_field_name("right")
         copy = self._work_items.evaluate(value, self._lowering.lower(value, out), out)
         name = self._source.node_text(capture.child_by_field_name("left"))

@@ -52,7 +52,7 @@ class LoopStatements:
 
     def emit(self, node, out: Mapped) -> None:
         if node.type == "for_range_loop":
-            raise NotCut("threads meet in a range-based for")
+            raise NotCut("threads synchronise in a range-based for")
         if self._statements.is_uniform_loop(node):
             self._emit_uniform(node, out)
         elif not self._body.must_be_cut(node) and self._statements.is_strided(node):

@@ -30,9 +30,9 @@ class Explanation:
     """How a kernel runs as a group loop. cuts: (offset, name) of the calls that synchronise."""
 
     cuts: list[tuple[int, str]]
-    same_for_the_group: list[str]
-    computed_again: list[str]
-    kept_for_each_thread: list[str]
+    uniform_values: list[str]
+    rematerialised: list[str]
+    privatised: list[str]
 
 
 class GroupLoops:

@@ -101,7 +101,7 @@ class Masks:
         how, outermost, iteration = targets[-1]
         if how == "uniform":
             if self.depth != outermost:
-                raise NotCut("threads part before they leave a loop")
+                raise NotCut("threads diverge before they leave a loop")
             out.add("continue;\n" if is_continue else "break;\n")
         else:
             self._remove_active(iteration if is_continue else outermost, out)

@@ -93,7 +93,7 @@ class Regions:
 
     def _emit_uniform(self, node, out: Mapped) -> None:
         if self._body.meets(node):
-            raise NotCut("threads meet in what is the same for all")
+            raise NotCut("threads synchronise in uniform code")
         out.add(self._rewriter.statement(node))
         out.add("\n")
 
@@ -119,13 +119,13 @@ class Regions:
         elif kind in ("break_statement", "continue_statement"):
             self._masks.leave_target(kind, out)
         else:
-            raise NotCut(f"threads meet in a {kind.replace('_', ' ')}")
+            raise NotCut(f"threads synchronise in a {kind.replace('_', ' ')}")
         return None
 
     def _emit_expression(self, node, out: Mapped):
         expression = node.named_children[0]
         if expression.type == "comma_expression":
-            raise NotCut("threads meet beside a comma")
+            raise NotCut("threads synchronise beside a comma")
         replaced = self._lowering.lower(expression, out)
         inner = without_parentheses(expression)
         if inner.type == "cast_expression":  # (void)f(x)
