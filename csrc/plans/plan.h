@@ -15,6 +15,8 @@
 #include <cstdint>
 #include <deque>
 #include <initializer_list>
+#include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -242,9 +244,46 @@ struct Buffer {
   int64_t elements = 0;
 };
 
+// Memory of values to which arguments point: they stay where they are.
+class KeptValues {
+ public:
+  KeptValues() = default;
+  KeptValues(const KeptValues&) = delete;
+  KeptValues& operator=(const KeptValues&) = delete;
+
+  template <class Value>
+  const Value* keep(const Value& value) {
+    static_assert(std::is_trivially_copyable_v<Value> && sizeof(Value) <= kBlock &&
+                  alignof(Value) <= kAlignment);
+    constexpr auto kBytes = (sizeof(Value) + kAlignment - 1) / kAlignment * kAlignment;
+    if (left_ < kBytes) {
+      next_ = blocks_.emplace_back(new Block).get()->bytes;
+      left_ = kBlock;
+    }
+    auto* kept = new (next_) Value(value);
+    next_ += kBytes;
+    left_ -= kBytes;
+    return kept;
+  }
+
+ private:
+  static constexpr size_t kBlock = 4096;
+  static constexpr size_t kAlignment = 16;
+  struct Block {
+    alignas(kAlignment) std::byte bytes[kBlock];
+  };
+
+  Block first_;  // most plans need no other
+  std::byte* next_ = first_.bytes;
+  size_t left_ = kBlock;
+  std::vector<std::unique_ptr<Block>> blocks_;
+};
+
 // The steps in the order in which they run, and their buffers.
 class Plan {
  public:
+  Plan() { buffers_.reserve(kUsualBuffers); }
+
   // Adds a tensor of the caller, and returns the number of its buffer.
   int32_t add_given() {
     buffers_.push_back({Type::kNone, /*is_given=*/true, 0});
@@ -345,7 +384,7 @@ class Plan {
 
   void add(Step& step, const View& view) {
     if (view) {
-      step.arguments[step.arguments_count] = {ArgumentKind::kView, 0, &views_.emplace_back(view)};
+      step.arguments[step.arguments_count] = {ArgumentKind::kView, 0, kept_.keep(view)};
     }
     ++step.arguments_count;
   }
@@ -356,16 +395,15 @@ class Plan {
   void add(Step& step, const Value& value) {
     static_assert(std::is_trivially_copyable_v<Value> && !std::is_same_v<Value, double> &&
                   !std::is_pointer_v<Value>);
-    const auto& kept = values_.emplace_back(reinterpret_cast<const std::byte*>(&value),
-                                            reinterpret_cast<const std::byte*>(&value + 1));
-    step.arguments[step.arguments_count++] = {ArgumentKind::kBytes, sizeof(value), kept.data()};
+    step.arguments[step.arguments_count++] = {ArgumentKind::kBytes, sizeof(value),
+                                              kept_.keep(value)};
   }
+
+  static constexpr size_t kUsualBuffers = 16;
 
   std::deque<Step> steps_;
   std::vector<Buffer> buffers_;
-  // Arguments point to these.
-  std::deque<View> views_;
-  std::deque<std::vector<std::byte>> values_;
+  KeptValues kept_;
 };
 
 // Returns size as int32_t; throws std::runtime_error if it is larger than `largest`. what: names

@@ -19,6 +19,8 @@ METALOPS_HIDDEN plans::Device plan_device(bool has_tensors = false);
 // A plan and the tensors of its buffers.
 class METALOPS_HIDDEN PlanRun {
  public:
+  PlanRun() { tensors_.reserve(kUsualTensors); }
+
   plans::Plan& plan() { return plan_; }
 
   // Returns the view of a tensor of at most four dimensions; an absent one of an absent tensor.
@@ -34,9 +36,10 @@ class METALOPS_HIDDEN PlanRun {
  private:
   void launch(const plans::Step& step) const;
 
+  static constexpr size_t kUsualTensors = 16;
+
   plans::Plan plan_;
   std::vector<at::Tensor> tensors_;  // by buffer
-  std::vector<plans::View> views_;   // of the caller's tensors, by buffer
 };
 
 }  // namespace metalops

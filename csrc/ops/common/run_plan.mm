@@ -34,10 +34,11 @@ int32_t alignment_of(const Tensor& tensor) {
                                           : std::min<int64_t>(lowest, View::kMemory));
 }
 
-bool is_same_place(const View& one, const View& other) {
-  return one.offset == other.offset && one.dims == other.dims && one.is_conj == other.is_conj &&
-         std::equal(one.sizes, one.sizes + one.dims, other.sizes) &&
-         std::equal(one.strides, one.strides + one.dims, other.strides);
+bool is_whole(const View& view, const Tensor& tensor) {
+  const auto dims = static_cast<size_t>(view.dims);
+  return view.offset == 0 && view.is_conj == tensor.is_conj() &&
+         tensor.sizes() == at::IntArrayRef(view.sizes, dims) &&
+         tensor.strides() == at::IntArrayRef(view.strides, dims);
 }
 
 void multiply(const Step& step, const Tensor& result, const Tensor& a, const Tensor& b) {
@@ -68,7 +69,6 @@ View metalops::PlanRun::view(const Tensor& tensor) {
   std::copy_n(tensor.sizes().begin(), view.dims, view.sizes);
   std::copy_n(tensor.strides().begin(), view.dims, view.strides);
   tensors_.push_back(tensor);
-  views_.push_back(view);
   return view;
 }
 
@@ -76,8 +76,7 @@ View metalops::PlanRun::view(const MaybeTensor& tensor) { return tensor ? view(*
 
 Tensor metalops::PlanRun::tensor(const View& view) const {
   const auto& whole = tensors_[view.buffer];
-  const auto number = static_cast<size_t>(view.buffer);
-  if (number < views_.size() && is_same_place(view, views_[number])) {
+  if (is_whole(view, whole)) {
     return whole;
   }
   const auto resolved = whole.is_conj() ? whole.conj() : whole;  // memory as it is
@@ -95,18 +94,27 @@ void metalops::PlanRun::launch(const Step& step) const {
     name = name + *part;
   }
   auto& function = metalops::kernel(library, name);
-  // A kernel's buffers must be bound, also those that it does not read.
-  const auto& absent = tensors_[static_cast<const View*>(step.arguments[0].value)->buffer];
+  // A kernel's buffers must be bound, also those that it does not read: they get one that it reads,
+  // because results come first.
+  const Tensor* absent = nullptr;
+  for (int32_t i = step.arguments_count; absent == nullptr && i-- > 0;) {
+    if (step.arguments[i].kind == ArgumentKind::kView) {
+      absent = &tensors_[static_cast<const View*>(step.arguments[i].value)->buffer];
+    }
+  }
   metalops::encode(function, [&] {
     for (int32_t i = 0; i < step.arguments_count; ++i) {
       const Argument& argument = step.arguments[i];
       switch (argument.kind) {
         case ArgumentKind::kNothing:
-          function.setArg(i, absent);
+          function.setArg(i, *absent);
           break;
-        case ArgumentKind::kView:
-          function.setArg(i, tensor(*static_cast<const View*>(argument.value)));
+        case ArgumentKind::kView: {
+          const auto& view = *static_cast<const View*>(argument.value);
+          // Where a buffer begins, its sizes and strides do not matter.
+          function.setArg(i, view.offset == 0 ? tensors_[view.buffer] : tensor(view));
           break;
+        }
         case ArgumentKind::kBytes:
           function.setArg(i, argument.value, argument.size);
           break;

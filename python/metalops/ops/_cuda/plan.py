@@ -408,9 +408,14 @@ def execute(plan: Plan, tensors: Sequence[Tensor], like: Tensor, launch: Launche
             base = base.as_strided(place.sizes, place.strides, x.storage_offset() + place.offset)
         return base.conj() if place.is_conj else base
 
+    def beginning(place: Place) -> Tensor:
+        # Where a buffer begins, its sizes and strides do not matter.
+        x = buffers[place.buffer]
+        return x if place.offset == 0 and x.is_conj() == place.is_conj else tensor(place)
+
     for step in plan.steps:
         if isinstance(step, Launch):
-            launch(step, [tensor(a) if isinstance(a, Place) else a for a in step.arguments])
+            launch(step, [beginning(a) if isinstance(a, Place) else a for a in step.arguments])
         elif isinstance(step, Copy):
             tensor(step.to).copy_(tensor(step.source))
         elif isinstance(step, Fill):
