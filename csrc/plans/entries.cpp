@@ -1,4 +1,5 @@
 // The C interface of the plan functions: what python/metalops/ops/_cuda/plan.py loads.
+#include <csrc/plans/attention/attention.h>
 #include <csrc/plans/attention/attention_decode.h>
 #include <csrc/plans/entry.h>
 #include <csrc/plans/plan.h>
@@ -12,8 +13,19 @@
 namespace metalops::plans {
 namespace {
 
+#define METALOPS_ATTENTION_INPUTS                                                                  \
+  inputs.query, inputs.key, inputs.value, inputs.attn_mask, inputs.sinks, inputs.alibi_slopes,     \
+      inputs.cu_seqlens_q, inputs.cu_seqlens_k, inputs.seqused_k, inputs.rng, inputs.max_seqlen_q, \
+      inputs.max_seqlen_k, inputs.scale, inputs.window_left, inputs.window_right,                  \
+      inputs.bottom_right, inputs.softcap, inputs.dropout_p
+
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> all{
+      METALOPS_PLAN_ENTRY(attention_forward, AttentionForward, out, lse, k_scale,
+                          METALOPS_ATTENTION_INPUTS),
+      METALOPS_PLAN_ENTRY(attention_backward, AttentionBackward, grad_query, grad_key, grad_value,
+                          grad_mask, grad_sinks, grad_slopes, grad_out, grad_lse, out, lse,
+                          METALOPS_ATTENTION_INPUTS),
       METALOPS_PLAN_ENTRY(attention_decode, AttentionDecode, out, lse, query, key, value, mask,
                           sinks, slopes, lengths, starts, table, key_scale, value_scale, scale,
                           value_factor, softcap, window_left, window_right, bottom_right),

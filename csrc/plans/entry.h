@@ -12,7 +12,7 @@ namespace metalops::plans {
 enum class FieldKind : int32_t { kView, kFloat64, kInt64, kBool };
 
 struct Field {
-  const char* name;
+  const char* name;  // without the structs that it is in
   FieldKind kind;
   int32_t offset;  // in bytes
 };
@@ -31,6 +31,17 @@ constexpr FieldKind field_kind() {
   }
 }
 
+// Returns the last name of a field's: "query" of "inputs.query".
+constexpr const char* field_name(const char* field) {
+  const char* name = field;
+  for (; *field != 0; ++field) {
+    if (*field == '.') {
+      name = field + 1;
+    }
+  }
+  return name;
+}
+
 // A plan function. call: the struct that its header declares.
 struct Entry {
   const char* name;
@@ -42,7 +53,7 @@ struct Entry {
 };
 
 // Expands to the entry of the plan function X(Plan&, const Call&, const Device&); the fields are
-// all of the call's.
+// all of the call's, those of a struct in it one by one.
 #define METALOPS_PLAN_ENTRY(function, CALL, ...)                            \
   [] {                                                                      \
     using Call = CALL;                                                      \
@@ -60,8 +71,9 @@ struct Entry {
 
 // A Field of each argument: the recursion of C++20's __VA_OPT__, for at most 256 of them.
 #define METALOPS_PLAN_FIELDS(...) __VA_OPT__(METALOPS_EXPAND_256(METALOPS_PLAN_FIELD(__VA_ARGS__)))
-#define METALOPS_PLAN_FIELD(field, ...)                                                            \
-  Field{#field, field_kind<decltype(Call::field)>(), static_cast<int32_t>(offsetof(Call, field))}, \
+#define METALOPS_PLAN_FIELD(field, ...)                          \
+  Field{field_name(#field), field_kind<decltype(Call::field)>(), \
+        static_cast<int32_t>(offsetof(Call, field))},            \
       __VA_OPT__(METALOPS_PLAN_FIELD_AGAIN METALOPS_PARENTHESES(__VA_ARGS__))
 #define METALOPS_PLAN_FIELD_AGAIN() METALOPS_PLAN_FIELD
 #define METALOPS_PARENTHESES ()

@@ -40,4 +40,6 @@ def library(file, kernel, tensors):
 
 def use_built_kernels(monkeypatch):
     monkeypatch.setattr(kernel_file, "_library", library)
+    monkeypatch.setattr(kernel_file, "errors_of", lambda x: errors)
+    monkeypatch.setattr(kernel_file, "multiprocessors", lambda x: 132)
     launched.clear()

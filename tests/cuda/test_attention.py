@@ -12,7 +12,7 @@ from metalops import ops
 from metalops.build import compilers
 from metalops.cuda.library import Library
 from metalops.msl.source import languages
-from metalops.ops._cuda import kernel_file
+from metalops.ops._cuda import kernel_file, plan
 
 from tests.ops.attention import test_attention as calls
 from tests.ops.attention import test_attention_cache as caches
@@ -43,9 +43,7 @@ IMPLEMENTATIONS = (
 def on_the_software_device(monkeypatch):
     """Operators on tensors of the CPU are those of CUDA tensors, as far as kernels take them."""
     use_built_kernels(monkeypatch)
-    for about in ("decode", "cache"):
-        monkeypatch.setattr(f"metalops.ops._cuda.attention_{about}.errors_of", lambda x: errors)
-    monkeypatch.setattr("metalops.ops._cuda.attention_decode.multiprocessors", lambda x: 132)
+    monkeypatch.setattr("metalops.ops._cuda.attention_cache.errors_of", lambda x: errors)
     operators = torch.library.Library("metalops", "IMPL")
     for name, implementation in IMPLEMENTATIONS:
         operators.impl(name, implementation, "CPU")
@@ -118,12 +116,13 @@ def test_strided_and_broadcast_tensors():
 
 
 def test_what_is_too_large_for_kernels_is_composed(monkeypatch):
-    monkeypatch.setattr("metalops.ops._cuda.attention._LARGEST", 32)
-    query, key, value = torch.randn(3, 1, 2, 33, 8)
-    ops.attention(query, key, value)
+    def refused(*args, **arguments):
+        raise plan.TooLarge
+
+    monkeypatch.setattr(plan, "run", refused)
+    calls.test_generated_calls(0, "cpu")
+    decoding.test_pages_of_any_size("cpu", 16)
     assert launched == []
-    ops.attention(*(x[:, :, :32] for x in (query, key, value)))
-    assert launched == ["attention_forward_32_float"]
 
 
 @pytest.mark.parametrize("size", [1, 16, 13])

@@ -37,8 +37,6 @@ LONGER = {
     "kernels/quantized/quantized_matmul.metal: quantized_matmul_skinny": 148,
     "kernels/quantized/quantized_matmul.metal: quantized_matmul_gemv": 85,
     "kernels/quantized/quantized_matmul.metal: quantized_matmul_skinny_simdgroup_matrix": 110,
-    "csrc/ops/attention/attention.mm: check": 104,
-    "csrc/ops/attention/attention.mm: attention_backward": 124,
 }
 
 _IGNORED = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)

@@ -60,6 +60,9 @@ metalops::plans::Device metalops::plan_device(bool has_tensors) {
 }
 
 View metalops::PlanRun::view(const Tensor& tensor) {
+  if (!tensor.defined()) {
+    return {};
+  }
   TORCH_INTERNAL_ASSERT(tensor.dim() <= View::kMostDims && !tensor.is_neg());
   View view{.buffer = plan_.add_given(),
             .type = static_cast<Type>(tensor.scalar_type()),

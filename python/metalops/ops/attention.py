@@ -35,6 +35,7 @@ from torch.utils.flop_counter import register_flop_formula
 from .._torch.internals import detect_fake_mode
 from ._cuda import attention as _attention_on_cuda
 from ._cuda.attention_call import LEAST_SOFTCAP, Call, check_numbers
+from ._cuda.plan import TooLarge
 from ._define import elsewhere
 from ._define.registration import Operator, derivatives_of, register
 from ._define.vmap import sequence_of_calls
@@ -752,19 +753,21 @@ def _composed_backward(
 def _forward_on_cuda(*args) -> tuple[Tensor, Tensor]:
     call = Call(*args)
     _check(call)
-    if not _attention_on_cuda.takes(call):
-        return _composed(call)
     results = _empty_results(call)
-    _attention_on_cuda.forward(call, *results)
+    try:
+        _attention_on_cuda.forward(call, *results)
+    except TooLarge:
+        return _composed(call)
     return results
 
 
 def _backward_on_cuda(grad_out, grad_lse, query, key, value, out, lse, *args):
     call, wanted = _checked_backward(grad_out, grad_lse, query, key, value, out, lse, *args)
-    if not _attention_on_cuda.takes(call):
-        return _composed_backward(call, grad_out, grad_lse, wanted)
     results = _empty_gradients(call, wanted)
-    _attention_on_cuda.backward(call, grad_out, grad_lse, out, lse, results)
+    try:
+        _attention_on_cuda.backward(call, grad_out, grad_lse, out, lse, results)
+    except TooLarge:
+        return _composed_backward(call, grad_out, grad_lse, wanted)
     return results
 
 

@@ -24,6 +24,7 @@ from ._cuda import attention as _attention_on_cuda
 from ._cuda import attention_cache as caching
 from ._cuda import attention_decode as decoding
 from ._cuda.attention_call import Call, check_numbers
+from ._cuda.plan import TooLarge
 from ._define import elsewhere
 from ._define.fake import delivered
 from ._define.registration import Operator, derivatives_of, register
@@ -547,13 +548,31 @@ def _merge_attention_backward(grad_out, grad_lse, out_a, lse_a, out_b, lse_b):
 
 
 def _paged_on_cuda(*args):
-    query, key, value, table, lengths, starts, sinks, slopes, k_scale, v_scale, *numbers = args
-    _check_paged(query, key, value, table, lengths, starts, sinks, slopes)
-    scale, value_scale, window_left, window_right, softcap = numbers
-    batch, queries, heads, _ = query.shape
-    capacity = key.shape[1] * (1 if table is None else table.shape[1])
-    if not decoding.takes(query, key, value, capacity):
+    _check_paged(*args[:8])
+    try:
+        return _paged_in_kernels(*args)
+    except TooLarge:
         return _paged(*args)
+
+
+def _paged_in_kernels(
+    query,
+    key,
+    value,
+    table,
+    lengths,
+    starts,
+    sinks,
+    slopes,
+    k_scale,
+    v_scale,
+    scale,
+    value_scale,
+    window_left,
+    window_right,
+    softcap,
+):
+    batch, queries, heads, _ = query.shape
     out = query.new_empty([batch, queries, heads, value.shape[3]])
     lse = query.new_empty([batch, heads, queries], dtype=torch.float32)
     if queries * heads > decoding.MOST_ROWS * key.shape[2] and starts is None:
@@ -562,10 +581,8 @@ def _paged_on_cuda(*args):
         key = caching.gather(key, table, lengths, None, 1.0, query.dtype)
         value = caching.gather(value, table, lengths, v_scale, value_scale, query.dtype)
         tokens = (x.transpose(1, 2) for x in (query, key, value))
-        options = (None, sinks, slopes, None, None, lengths, None, queries, capacity)
+        options = (None, sinks, slopes, None, None, lengths, None, queries, key.shape[1])
         call = Call(*tokens, *options, scale, window_left, window_right, True, softcap, 0.0)
-        if not _attention_on_cuda.takes(call):
-            return _paged(*args)
         _attention_on_cuda.forward(call, out.transpose(1, 2), lse, k_scale)
         return out, lse
     options = decoding.Options(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from metalops import ops
 from metalops.msl.flatten import flatten
-from metalops.ops._cuda import attention as launching
+from metalops.ops._cuda import plan as plans
 from metalops.ops._cuda.attention_call import Call
 from metalops.testing.samples import make
 
@@ -22,6 +22,7 @@ ROUNDING = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 4e-2}
 LENGTHS = (1, 2, 15, 31, 32, 33, 63, 64, 65, 100, 129)
 FEATURES = (1, 7, 8, 16, 32, 40, 64, 72, 80, 96, 128, 192, 256)
 OPTIONS = ("mask", "sinks", "slopes")
+LIMITS = plans.Limits(multiprocessors=132, has_tensors=True)
 
 
 @pytest.fixture
@@ -236,12 +237,18 @@ def test_products_of_simdgroups_do_not_depend_on_where_their_elements_are(layout
     call = Call(*inputs, *_arguments(on_device, numbers))
     out = torch.empty(2, 4, 70, 64, dtype=torch.half, device="mps")
     lse = torch.empty(2, 4, 70, device="mps")
-    given, parameters = launching._inputs(call, launching._Sizes(call))
-    parameters.out = launching._strides(out)
-    names = "query key value mask sinks slopes cu_queries cu_keys lengths random".split()
-    buffers = [x if isinstance(x, torch.Tensor) else out for x in (getattr(given, name) for name in names)]  # fmt: skip
-    parameters = torch.frombuffer(bytearray(bytes(parameters)), dtype=torch.uint8).to("mps")
-    groups = 2 * 4 * -(-70 // 64)
-    kernel(out, lse, *buffers, out, parameters, threads=groups * 128, group_size=128)
+    arguments = {"out": out, "lse": lse, **call._asdict()}
+    plan, given = plans.functions().plan("attention_forward", LIMITS, arguments)
+
+    def launch(step, values):
+        assert step.kernel == "attention_forward_by_simdgroups_64_half"
+        buffers = [
+            torch.frombuffer(bytearray(x), dtype=torch.uint8).to("mps") if isinstance(x, bytes)
+            else out if x is None else x
+            for x in values
+        ]  # fmt: skip
+        kernel(*buffers, threads=step.grid, group_size=step.group)
+
+    plans.execute(plan, given, out, launch)
     for found, wanted, rounding in zip((out, lse), expected, (ROUNDING[torch.half], 2e-5)):
         _close(found, wanted, rounding, layout)

@@ -45,7 +45,3 @@ def check_numbers(name: str, scale: float, softcap: float) -> None:
         raise ValueError(
             f"{name}: softcap must be a finite number of float32 that is not negative, but is {softcap}"
         )
-
-
-def softcap_for_kernel(softcap: float) -> float:
-    return max(softcap, LEAST_SOFTCAP) if softcap > 0 else 0.0

@@ -8,11 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from . import plan
-from .kernel_file import MOST_THREADS
 
-_THREADS = 128
-_LARGEST = 2**31 - 4097
-_MOST_TASKS = 4096
 # The most rows (queries, times the heads that share a key) for which this path is used.
 MOST_ROWS = 32
 
@@ -40,7 +36,7 @@ def decode(
     query: Tensor, key: Tensor, value: Tensor, options: Options, out: Tensor, lse: Tensor
 ) -> None:
     """Runs attention of query (B, Hq, L, E) over key (B, Hkv, S, E) and value (B, Hkv, S, Ev), or, with a block table,
-    (pages, Hkv, page size, E or Ev). out: (B, Hq, L, Ev), with contiguous features. lse: (B, Hq, L)."""
+    (pages, Hkv, page size, E or Ev). out: (B, Hq, L, Ev), with contiguous features. lse: (B, Hq, L). Raises TooLarge."""
     plan.run(
         "attention_decode",
         query,
@@ -64,13 +60,6 @@ def decode(
         window_right=options.window_right,
         bottom_right=options.bottom_right,
     )
-
-
-def takes(query: Tensor, key: Tensor, value: Tensor, capacity: int) -> bool:
-    """Returns true if the sizes fit the kernels' integers. capacity: the maximum number of keys."""
-    rows = query.shape[0] * query.shape[1] * query.shape[2]
-    sizes = (*key.shape, *value.shape, capacity)
-    return max(sizes) <= _LARGEST and (rows + _MOST_TASKS) * _THREADS <= MOST_THREADS
 
 
 # ---- combining the results of several calls --------------------------------------------------------

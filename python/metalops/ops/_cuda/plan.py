@@ -184,6 +184,10 @@ class Plan(NamedTuple):
     steps: tuple[Launch | Copy | Fill | Product, ...]
 
 
+class TooLarge(RuntimeError):
+    """The sizes of a call are beyond what its kernels, or the launches of a GPU, can take."""
+
+
 class Limits(NamedTuple):
     """The device's: plans::Device of csrc/plans/plan.h."""
 
@@ -306,8 +310,7 @@ class _Functions:
         """Returns the plan of a call, and its tensors in the order of the first buffers. An argument that is left out, or
         is None, has the call's default: a tensor is absent.
 
-        Raises RuntimeError for sizes that the kernels cannot take, TypeError for an argument that the function does not
-        have.
+        Raises TooLarge, and TypeError for an argument that the function does not have.
         """
         call = bytearray(self._defaults[name])
         tensors: list[Tensor] = []
@@ -344,13 +347,12 @@ class _Functions:
             _DEVICE.pack(*limits),
         )
         if result is None:
-            raise RuntimeError(library.metalops_plan_error().decode())
+            raise TooLarge(library.metalops_plan_error().decode())
         result = ctypes.c_void_p(result)
         try:
             buffers = library.metalops_plan_buffers(result)
             count = library.metalops_plan_buffers_count(result)
-            steps = range(library.metalops_plan_steps_count(result))
-            return Plan(
+            plan = Plan(
                 given,
                 tuple((_DTYPES[buffers[i].type], buffers[i].elements) for i in range(given, count)),
                 tuple(
@@ -358,11 +360,15 @@ class _Functions:
                         library.metalops_plan_step(result, ctypes.c_int64(i)).contents,
                         library.metalops_plan_kernel(result, ctypes.c_int64(i)).decode(),
                     )
-                    for i in steps
+                    for i in range(library.metalops_plan_steps_count(result))
                 ),
             )
         finally:
             library.metalops_plan_free(result)
+        for step in plan.steps:
+            if isinstance(step, Launch) and max(step.grid) > kernel_file.MOST_THREADS:
+                raise TooLarge(f"{step.kernel}: a grid of {step.grid} threads is too large")
+        return plan
 
 
 def _pack_view(call: bytearray, offset: int, buffer: int, x: Tensor) -> None:
@@ -390,7 +396,7 @@ Launcher = Callable[[Launch, Sequence[Tensor | bytes | str | None]], None]
 
 
 def run(name: str, like: Tensor, **arguments: Tensor | float | None) -> None:
-    """Runs the plan of a call on the GPU of `like`."""
+    """Runs the plan of a call on the GPU of `like`. Raises TooLarge before anything runs."""
     limits = Limits(kernel_file.multiprocessors(like), has_tensors=kernel_file.has_tensors())
     plan, tensors = functions().plan(name, limits, arguments)
     execute(plan, tensors, like, lambda launch, values: _launch(launch, values, like))
