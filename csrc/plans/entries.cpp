@@ -1,5 +1,6 @@
 // The C interface of the plan functions: what python/metalops/ops/_cuda/plan.py loads.
 #include <csrc/plans/attention/attention.h>
+#include <csrc/plans/attention/attention_cache.h>
 #include <csrc/plans/attention/attention_decode.h>
 #include <csrc/plans/entry.h>
 #include <csrc/plans/plan.h>
@@ -26,6 +27,14 @@ const std::vector<Entry>& entries() {
       METALOPS_PLAN_ENTRY(attention_backward, AttentionBackward, grad_query, grad_key, grad_value,
                           grad_mask, grad_sinks, grad_slopes, grad_out, grad_lse, out, lse,
                           METALOPS_ATTENTION_INPUTS),
+      METALOPS_PLAN_ENTRY(attention_cache_store_at_slots, AttentionCacheStoreAtSlots, cache, tokens,
+                          slots, scale, number),
+      METALOPS_PLAN_ENTRY(attention_cache_store_behind, AttentionCacheStoreBehind, cache, tokens,
+                          lengths, table, cosines, sines, interleaved),
+      METALOPS_PLAN_ENTRY(attention_cache_rotate, AttentionCacheRotate, result, tokens, lengths,
+                          cosines, sines, interleaved, advances),
+      METALOPS_PLAN_ENTRY(attention_cache_gather, AttentionCacheGather, tokens, cache, lengths,
+                          table, scale, number),
       METALOPS_PLAN_ENTRY(attention_decode, AttentionDecode, out, lse, query, key, value, mask,
                           sinks, slopes, lengths, starts, table, key_scale, value_scale, scale,
                           value_factor, softcap, window_left, window_right, bottom_right),

@@ -154,6 +154,18 @@ struct View {
     std::swap(result.strides[first], result.strides[second]);
     return result;
   }
+
+  // Adds a dimension of size 1.
+  View unsqueeze(int32_t dim) const {
+    View result = *this;
+    std::copy_backward(sizes + dim, sizes + dims, result.sizes + dims + 1);
+    std::copy_backward(strides + dim, strides + dims, result.strides + dims + 1);
+    result.sizes[dim] = 1;
+    result.strides[dim] = dim < dims ? sizes[dim] * strides[dim] : 1;
+    ++result.dims;
+    return result;
+  }
+
   View mT() const { return transpose(dims - 2, dims - 1); }
   View mH() const {
     View result = mT();
@@ -406,13 +418,18 @@ class Plan {
   KeptValues kept_;
 };
 
-// Returns size as int32_t; throws std::runtime_error if it is larger than `largest`. what: names
-// the size, as in "paged_attention: keys".
-inline int32_t checked_int32(int64_t size, int64_t largest, const char* what) {
+// Throws std::runtime_error if a size is larger than `largest`. what: names it, as in
+// "paged_attention: keys".
+inline void check_size(int64_t size, int64_t largest, const char* what) {
   if (size > largest) {
     throw std::runtime_error(std::string(what) + " of size " + std::to_string(size) +
                              " is too large for MPS");
   }
+}
+
+// Returns a size that check_size() lets pass.
+inline int32_t checked_int32(int64_t size, int64_t largest, const char* what) {
+  check_size(size, largest, what);
   return static_cast<int32_t>(size);
 }
 

@@ -18,7 +18,7 @@ from tests.ops.attention import test_attention as calls
 from tests.ops.attention import test_attention_cache as caches
 from tests.ops.attention import test_attention_decode as decoding
 
-from .built import errors, launched, use_built_kernels
+from .built import launched, use_built_kernels
 from .recorded import ARCHITECTURE, needs_nvrtc, needs_software_device
 
 pytestmark = needs_software_device
@@ -43,7 +43,6 @@ IMPLEMENTATIONS = (
 def on_the_software_device(monkeypatch):
     """Operators on tensors of the CPU are those of CUDA tensors, as far as kernels take them."""
     use_built_kernels(monkeypatch)
-    monkeypatch.setattr("metalops.ops._cuda.attention_cache.errors_of", lambda x: errors)
     operators = torch.library.Library("metalops", "IMPL")
     for name, implementation in IMPLEMENTATIONS:
         operators.impl(name, implementation, "CPU")
@@ -122,6 +121,7 @@ def test_what_is_too_large_for_kernels_is_composed(monkeypatch):
     monkeypatch.setattr(plan, "run", refused)
     calls.test_generated_calls(0, "cpu")
     decoding.test_pages_of_any_size("cpu", 16)
+    caches.test_tokens_go_to_their_slots("cpu", torch.float16, torch.int64)
     assert launched == []
 
 

@@ -12,9 +12,6 @@ inline bool is_cache_code(at::ScalarType type) {
   return type == at::kChar || type == at::kFloat8_e4m3fn || type == at::kFloat8_e5m2;
 }
 
-// Returns the kernels' name of the dtype of a cache.
-METALOPS_HIDDEN const char* cache_type(at::ScalarType type);
-
 // Raises RuntimeError unless the scale of a cache is absent or one float32 on the cache's device.
 METALOPS_HIDDEN void check_cache_scale(const char* name, const char* argument,
                                        const at::Tensor& cache,

@@ -2,37 +2,20 @@
 // gathers them from one.
 #include <ATen/ops/empty.h>
 #include <csrc/ops/attention/attention_cache.h>
-#include <csrc/ops/common/int32.h>
 #include <csrc/ops/common/maybe_tensor.h>
-#include <kernels/attention/attention_cache.h>
+#include <csrc/ops/common/run_plan.h>
+#include <csrc/plans/attention/attention_cache.h>
 #include <metalops/autograd.h>
 #include <metalops/checks.h>
-#include <metalops/kernel_name.h>
-#include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
 
 namespace {
 
 using at::Tensor;
-using metalops::CacheParameters;
-using metalops::CachePlaces;
-using metalops::KernelName;
 using metalops::MaybeTensor;
-
-metalops::Library& cache_kernels() { return metalops::library("attention_cache"); }
-
-metalops::CacheStrides cache_strides(const Tensor& tensor) {
-  return {tensor.stride(0), tensor.stride(1), tensor.stride(2), tensor.stride(3)};
-}
-
-int32_t cache_size(int64_t size) {
-  return metalops::checked_int32(size, metalops::kInt32Max, "a cache of size");
-}
-
-KernelName cache_types(at::ScalarType tokens, at::ScalarType cache) {
-  return KernelName(metalops::metal_type(tokens)) + "_" + metalops::cache_type(cache);
-}
+using metalops::plan_device;
+using metalops::PlanRun;
 
 void check_codes(const char* name, const char* argument, const Tensor& cache,
                  const Tensor& tokens) {
@@ -41,49 +24,6 @@ void check_codes(const char* name, const char* argument, const Tensor& cache,
   TORCH_CHECK(type == tokens.scalar_type() || metalops::is_cache_code(type), name, ": ", argument,
               " must have the dtype of the tokens, ", tokens.scalar_type(),
               ", or int8, float8_e4m3fn or float8_e5m2, but has ", type);
-}
-
-CacheParameters cache_parameters(const Tensor& tokens, const Tensor& cache) {
-  return {.tokens = cache_strides(tokens),
-          .cache = cache_strides(cache),
-          .table_stride = 0,
-          .slots = cache.size(0) * cache.size(1),
-          .batch = cache_size(tokens.size(0)),
-          .length = cache_size(tokens.size(1)),
-          .heads = cache_size(tokens.size(2)),
-          .features = cache_size(tokens.size(3)),
-          .page_size = cache_size(cache.size(1)),
-          .pages = cache_size(cache.size(0)),
-          .places = CachePlaces::kOwn,
-          .rotated = 0,
-          .angles = 0,
-          .scale = 1,
-          .has_scale = false,
-          .has_wide_slots = false,
-          .has_table = false,
-          .interleaved = false,
-          .advances = true};
-}
-
-std::array<uint64_t, 3> cache_grid(const Tensor& tokens) {
-  return {static_cast<uint64_t>(tokens.size(3)), static_cast<uint64_t>(tokens.size(2)),
-          static_cast<uint64_t>(tokens.size(0) * tokens.size(1))};
-}
-
-// Launches the kernel that stores tokens, (B, L, H, E), in the cache.
-void store_in_cache(const Tensor& cache, const Tensor& tokens, const MaybeTensor& slots,
-                    const MaybeTensor& lengths, const MaybeTensor& table,
-                    const MaybeTensor& cosines, const MaybeTensor& sines, const MaybeTensor& scale,
-                    const CacheParameters& parameters) {
-  if (tokens.numel() == 0) {
-    return;
-  }
-  metalops::launch_grid(
-      cache_kernels(),
-      KernelName("attention_cache_store_") + cache_types(tokens.scalar_type(), cache.scalar_type()),
-      cache_grid(tokens), cache, tokens, slots.value_or(tokens), lengths.value_or(tokens),
-      table.value_or(tokens), cosines.value_or(tokens), sines.value_or(tokens),
-      scale.value_or(tokens), parameters, metalops::kErrorBuffer);
 }
 
 }  // namespace
@@ -98,33 +38,22 @@ void metalops::check_cache_scale(const char* name, const char* argument, const T
               " must be one float32, but is ", scale->scalar_type(), " of sizes ", scale->sizes());
 }
 
-const char* metalops::cache_type(at::ScalarType type) {
-  return type == at::kChar            ? "char"
-         : type == at::kFloat8_e4m3fn ? "e4m3"
-         : type == at::kFloat8_e5m2   ? "e5m2"
-                                      : metalops::metal_type(type);
-}
-
 Tensor metalops::gather_cache(const Tensor& cache, const MaybeTensor& block_table,
                               const Tensor& seq_lens, const MaybeTensor& scale, double number,
                               at::ScalarType type) {
   const auto length = (block_table ? block_table->size(1) : 1) * cache.size(1);
   const auto tokens = at::empty({seq_lens.size(0), length, cache.size(2), cache.size(3)},
                                 cache.options().dtype(type));
-  if (tokens.numel() == 0) {
-    return tokens;
-  }
-  const auto table = block_table ? block_table->contiguous() : tokens;
-  const auto lengths = seq_lens.to(at::kInt).contiguous();
-  auto parameters = cache_parameters(tokens, cache);
-  parameters.scale = static_cast<float>(number);
-  parameters.has_scale = scale.has_value();
-  parameters.has_table = block_table.has_value();
-  parameters.table_stride = block_table ? table.stride(0) : 0;
-  launch_grid(cache_kernels(),
-              KernelName("attention_cache_gather_") + cache_types(type, cache.scalar_type()),
-              cache_grid(tokens), tokens, cache, lengths, table, scale.value_or(tokens), parameters,
-              kErrorBuffer);
+  PlanRun run;
+  plans::attention_cache_gather(run.plan(),
+                                {.tokens = run.view(tokens),
+                                 .cache = run.view(cache),
+                                 .lengths = run.view(seq_lens),
+                                 .table = run.view(block_table),
+                                 .scale = run.view(scale),
+                                 .number = number},
+                                plan_device());
+  run.run();
   return tokens;
 }
 
@@ -146,13 +75,12 @@ void reshape_and_cache(const Tensor& key, const Tensor& value, Tensor& key_cache
                                           slot_mapping.scalar_type() == at::kInt),
               kName, ": slot_mapping must be integers of one dimension, but is ",
               slot_mapping.scalar_type(), " of sizes ", slot_mapping.sizes());
-  const auto slots = slot_mapping.contiguous();
   const auto check_one = [&](const char* name, const char* cache_name, const Tensor& tokens,
                              const Tensor& cache, const char* scale_name,
                              const MaybeTensor& scale) {
     check_codes(kName, cache_name, cache, tokens);
-    TORCH_CHECK(tokens.dim() == 3 && tokens.size(0) == slots.size(0), kName, ": ", name,
-                " must have sizes (", slots.size(0), ", heads, features), but has ",
+    TORCH_CHECK(tokens.dim() == 3 && tokens.size(0) == slot_mapping.size(0), kName, ": ", name,
+                " must have sizes (", slot_mapping.size(0), ", heads, features), but has ",
                 tokens.sizes());
     TORCH_CHECK(
         cache.dim() == 4 && cache.size(2) == tokens.size(1) && cache.size(3) == tokens.size(2),
@@ -165,29 +93,24 @@ void reshape_and_cache(const Tensor& key, const Tensor& value, Tensor& key_cache
   check_one("value", "value_cache", value, value_cache, "v_scale", v_scale);
   const auto store = [&](const Tensor& tokens, const Tensor& cache, const MaybeTensor& scale,
                          double number) {
-    const auto from = tokens.unsqueeze(1);
-    auto parameters = cache_parameters(from, cache);
-    parameters.places = CachePlaces::kSlots;
-    parameters.has_wide_slots = slots.scalar_type() == at::kLong;
-    parameters.scale = static_cast<float>(number);
-    parameters.has_scale = scale.has_value();
-    store_in_cache(cache, from, slots, std::nullopt, std::nullopt, std::nullopt, std::nullopt,
-                   scale, parameters);
+    PlanRun run;
+    metalops::plans::attention_cache_store_at_slots(run.plan(),
+                                                    {.cache = run.view(cache),
+                                                     .tokens = run.view(tokens),
+                                                     .slots = run.view(slot_mapping),
+                                                     .scale = run.view(scale),
+                                                     .number = number},
+                                                    plan_device());
+    run.run();
   };
   store(key, key_cache, k_scale, key_number);
   store(value, value_cache, v_scale, value_number);
 }
 
-struct CacheRotation {
-  MaybeTensor cosines;
-  MaybeTensor sines;
-};
-
-CacheRotation cache_rotation(const char* name, const Tensor& tokens, const MaybeTensor& cosines,
-                             const MaybeTensor& sines, bool interleaved,
-                             CacheParameters& parameters) {
+void check_rotation(const char* name, const Tensor& tokens, const MaybeTensor& cosines,
+                    const MaybeTensor& sines) {
   if (!cosines || !sines) {
-    return {};
+    return;
   }
   TORCH_CHECK(cosines->dim() == 2 && cosines->sizes() == sines->sizes() &&
                   2 * cosines->size(1) <= tokens.size(3),
@@ -197,10 +120,6 @@ CacheRotation cache_rotation(const char* name, const Tensor& tokens, const Maybe
                   sines->scalar_type() == tokens.scalar_type(),
               name, ": rotary_cos and rotary_sin must have dtype ", tokens.scalar_type(),
               ", but have ", cosines->scalar_type(), " and ", sines->scalar_type());
-  parameters.rotated = static_cast<int32_t>(2 * cosines->size(1));
-  parameters.angles = cache_size(cosines->size(0));
-  parameters.interleaved = interleaved;
-  return {cosines->contiguous(), sines->contiguous()};
 }
 
 // Appends tokens, (B, L, Hkv, E), to sequences of which the cache has seq_lens tokens. cache:
@@ -225,20 +144,18 @@ void append_to_cache(Tensor& cache, const Tensor& tokens, const Tensor& seq_lens
                           : cache.size(0) == tokens.size(0),
               kName, ": block_table must be int32 of sizes [", tokens.size(0),
               ", pages], or cache have as many samples");
-  auto parameters = cache_parameters(tokens, cache);
-  parameters.places = CachePlaces::kBehind;
-  const auto rotation =
-      cache_rotation(kName, tokens, rotary_cos, rotary_sin, interleaved, parameters);
-  MaybeTensor table;
-  parameters.slots = cache.size(1);
-  if (block_table) {
-    table = block_table->contiguous();
-    parameters.has_table = true;
-    parameters.table_stride = table->stride(0);
-    parameters.slots *= table->size(1);
-  }
-  store_in_cache(cache, tokens, std::nullopt, seq_lens.to(at::kInt).contiguous(), table,
-                 rotation.cosines, rotation.sines, std::nullopt, parameters);
+  check_rotation(kName, tokens, rotary_cos, rotary_sin);
+  PlanRun run;
+  metalops::plans::attention_cache_store_behind(run.plan(),
+                                                {.cache = run.view(cache),
+                                                 .tokens = run.view(tokens),
+                                                 .lengths = run.view(seq_lens),
+                                                 .table = run.view(block_table),
+                                                 .cosines = run.view(rotary_cos),
+                                                 .sines = run.view(rotary_sin),
+                                                 .interleaved = interleaved},
+                                                plan_device());
+  run.run();
 }
 
 // Applies rotary embeddings to tokens, (B, L, H, E), which are at the positions from seq_lens on
@@ -255,13 +172,19 @@ Tensor rotate_tokens(const Tensor& tokens, const Tensor& seq_lens, const Tensor&
               ": tokens must have 4 dimensions and seq_lens as many elements as samples, but they "
               "have sizes ",
               tokens.sizes(), " and ", seq_lens.sizes());
+  check_rotation(kName, tokens, rotary_cos, rotary_sin);
   const auto result = at::empty(tokens.sizes(), tokens.options());
-  auto parameters = cache_parameters(tokens, result);
-  parameters.advances = advances;
-  const auto rotation =
-      cache_rotation(kName, tokens, rotary_cos, rotary_sin, interleaved, parameters);
-  store_in_cache(result, tokens, std::nullopt, seq_lens.to(at::kInt).contiguous(), std::nullopt,
-                 rotation.cosines, rotation.sines, std::nullopt, parameters);
+  PlanRun run;
+  metalops::plans::attention_cache_rotate(run.plan(),
+                                          {.result = run.view(result),
+                                           .tokens = run.view(tokens),
+                                           .lengths = run.view(seq_lens),
+                                           .cosines = run.view(rotary_cos),
+                                           .sines = run.view(rotary_sin),
+                                           .interleaved = interleaved,
+                                           .advances = advances},
+                                          plan_device());
+  run.run();
   return result;
 }
 

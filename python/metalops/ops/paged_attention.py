@@ -604,31 +604,31 @@ def _paged_in_kernels(
     return out, lse
 
 
-def _reshape_and_cache_on_cuda(key, value, key_cache, value_cache, slots, *scales):
-    parts = _check_reshape(key, value, key_cache, value_cache, slots, *scales)
-    if not all(caching.takes(tokens, cache) for tokens, cache, _, _ in parts):
-        _reshape_and_cache(key, value, key_cache, value_cache, slots, *scales)
-        return
-    for tokens, cache, scale, number in parts:
-        caching.store_at_slots(cache, tokens, slots, scale, number)
+def _reshape_and_cache_on_cuda(*args):
+    parts = _check_reshape(*args)
+    slots = args[4]
+    try:
+        for tokens, cache, scale, number in parts:
+            caching.store_at_slots(cache, tokens, slots, scale, number)
+    except TooLarge:
+        _reshape_and_cache(*args)
 
 
 def _append_to_cache_on_cuda(cache, tokens, lengths, table, cosines, sines, interleaved):
     _check_append(cache, tokens, lengths, table, cosines, sines)
-    if not caching.takes(tokens, cache):
+    try:
+        caching.store_behind(cache, tokens, lengths, table, cosines, sines, interleaved)
+    except TooLarge:
         _append_to_cache(cache, tokens, lengths, table, cosines, sines, interleaved)
-        return
-    rotation = None if cosines is None else caching.Rotation(cosines, sines, interleaved)
-    caching.store_behind(cache, tokens, lengths, table, rotation)
 
 
 def _rotate_tokens_on_cuda(tokens, lengths, cosines, sines, interleaved, advances):
     _check_rotate(tokens, lengths, cosines, sines)
-    if not caching.takes(tokens, tokens):
-        return _rotate_tokens(tokens, lengths, cosines, sines, interleaved, advances)
     result = tokens.new_empty(tokens.shape)
-    rotation = caching.Rotation(cosines, sines, interleaved)
-    caching.rotate(result, tokens, lengths, rotation, advances)
+    try:
+        caching.rotate(result, tokens, lengths, cosines, sines, interleaved, advances)
+    except TooLarge:
+        return _rotate_tokens(tokens, lengths, cosines, sines, interleaved, advances)
     return result
 
 

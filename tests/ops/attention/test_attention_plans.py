@@ -239,6 +239,55 @@ def test_kernels_of_gradients_by_features(features, values, query, key_value):
     ]
 
 
+# ---- caches ----------------------------------------------------------------------------------------
+
+
+def cache_plan(name, **arguments):
+    return plans.functions().plan(f"attention_cache_{name}", H100, arguments)[0]
+
+
+def test_tokens_go_to_caches():
+    cache = torch.empty(5, 16, 2, 64, dtype=torch.int8)
+    slots = torch.empty(7, dtype=torch.int64)
+    tokens = torch.empty(7, 2, 64, dtype=torch.half)
+    (launch,) = cache_plan("store_at_slots", cache=cache, tokens=tokens, slots=slots).steps
+    assert launch.kernel == "attention_cache_store_half_char"
+    assert (launch.grid, launch.group) == ((64, 2, 7), (64, 2, 2))
+    assert launch.arguments[-1] == plans.ERRORS
+    assert [x is None for x in launch.arguments[:8]] == [False] * 3 + [True] * 5
+    assert cache_plan("store_at_slots", cache=cache, tokens=tokens[:0], slots=slots[:0]).steps == ()
+
+    tokens = torch.empty(3, 4, 2, 64, dtype=torch.half)
+    *copies, launch = cache_plan(
+        "store_behind",
+        cache=cache.half(),
+        tokens=tokens,
+        lengths=torch.empty(3, dtype=torch.int64),
+        table=torch.empty(2, 3, dtype=torch.int32).mT,
+        cosines=torch.empty(9, 16, dtype=torch.half),
+        sines=torch.empty(9, 16, dtype=torch.half),
+    ).steps
+    assert [x.to.sizes for x in copies] == [(3,), (3, 2)]
+    assert (launch.kernel, launch.grid) == ("attention_cache_store_half_half", (64, 2, 12))
+    # Slots of a sequence, tokens, heads, features, page size, pages, places, features that are rotated, and positions.
+    assert struct.unpack("<q9i", launch.arguments[8][72:116]) == (32, 3, 4, 2, 64, 16, 5, 1, 32, 9)
+
+
+def test_tokens_come_from_caches():
+    (launch,) = cache_plan(
+        "gather",
+        tokens=torch.empty(3, 32, 2, 64),
+        cache=torch.empty(5, 16, 2, 64, dtype=torch.float8_e4m3fn),
+        lengths=torch.empty(3, dtype=torch.int32),
+        table=torch.empty(3, 2, dtype=torch.int32),
+        scale=torch.empty(1),
+    ).steps
+    assert (launch.kernel, launch.grid) == ("attention_cache_gather_float_e4m3", (64, 2, 96))
+    many = torch.empty(1, 1, 1, 1).expand(2**31 - 1, 3, 1, 1)
+    with pytest.raises(plans.TooLarge, match="tokens of size 6442450941 is too large"):
+        cache_plan("rotate", result=many, tokens=many, lengths=torch.empty(1))
+
+
 # ---- what mps launches -----------------------------------------------------------------------------
 
 
@@ -284,3 +333,12 @@ def test_mps_launches_what_is_planned(kind, body, limits, monkeypatch, tmp_path)
                 results[0], None, *tensors[:3], *results, *tensors[3:], wanted
             )
         assert_launched(trace, backward(call, limits=limits))
+
+
+def test_mps_rotates_as_planned(tmp_path):
+    tokens = torch.zeros(2, 3, 2, 16)
+    lengths, angles = torch.zeros(2, dtype=torch.int32), torch.zeros(9, 8)
+    given = {"tokens": tokens, "lengths": lengths, "cosines": angles, "sines": angles}
+    with debug.capture(tmp_path / "x.trace", gpu=True) as trace:
+        torch.ops.metalops.rotate_tokens(*on_mps(given.values()), True, True)
+    assert_launched(trace, cache_plan("rotate", result=tokens, interleaved=True, **given))
