@@ -23,7 +23,8 @@ class METALOPS_HIDDEN PlanRun {
 
   plans::Plan& plan() { return plan_; }
 
-  // Returns the view of a tensor of at most four dimensions; an absent one of an absent tensor.
+  // Returns the view of a tensor; an absent one of an absent tensor. Raises ValueError for one of
+  // more than four dimensions.
   plans::View view(const at::Tensor& tensor);
   plans::View view(const MaybeTensor& tensor);
 

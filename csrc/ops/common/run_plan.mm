@@ -63,7 +63,9 @@ View metalops::PlanRun::view(const Tensor& tensor) {
   if (!tensor.defined()) {
     return {};
   }
-  TORCH_INTERNAL_ASSERT(tensor.dim() <= View::kMostDims && !tensor.is_neg());
+  TORCH_CHECK_VALUE(tensor.dim() <= View::kMostDims, "a plan takes tensors of at most ",
+                    View::kMostDims, " dimensions, not ", tensor.dim());
+  TORCH_INTERNAL_ASSERT(!tensor.is_neg());
   View view{.buffer = plan_.add_given(),
             .type = static_cast<Type>(tensor.scalar_type()),
             .dims = static_cast<int32_t>(tensor.dim()),

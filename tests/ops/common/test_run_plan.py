@@ -5,7 +5,7 @@ import ctypes
 
 import pytest
 import torch
-from metalops import debug
+from metalops import debug, ops
 from metalops.ops._cuda import plan as plans
 
 H100 = plans.Limits(multiprocessors=132)
@@ -108,6 +108,10 @@ def test_sizes_beyond_the_kernels_integers_are_refused():
         planned("attention_decode", keys=key, **decode_call())
     with pytest.raises(ValueError, match="at most 4 dimensions, not 5"):
         planned("attention_decode", **decode_call(key=key[None]))
+    cache, scale = torch.zeros(1, 1, 1, 8, device="mps"), torch.ones(1, 1, 1, 1, 1, device="mps")
+    number = torch.ones(1, device="mps", dtype=torch.int32)
+    with pytest.raises(ValueError, match="at most 4 dimensions, not 5"):
+        ops.paged_attention(cache, cache, cache, number[None], number, k_scale=scale)
 
 
 def test_structs_have_the_layout_of_cpp():
