@@ -4,6 +4,8 @@
 #include <csrc/plans/attention/attention_decode.h>
 #include <csrc/plans/entry.h>
 #include <csrc/plans/plan.h>
+#include <csrc/plans/quantized/gguf.h>
+#include <csrc/plans/quantized/quantized.h>
 
 #include <cstdint>
 #include <exception>
@@ -19,6 +21,10 @@ namespace {
       inputs.cu_seqlens_q, inputs.cu_seqlens_k, inputs.seqused_k, inputs.rng, inputs.max_seqlen_q, \
       inputs.max_seqlen_k, inputs.scale, inputs.window_left, inputs.window_right,                  \
       inputs.bottom_right, inputs.softcap, inputs.dropout_p
+
+#define METALOPS_QUANTIZED_WEIGHTS(weights)                                          \
+  weights.codes, weights.scales, weights.biases, weights.global_scale, weights.bits, \
+      weights.group_size, weights.mode
 
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> all{
@@ -43,6 +49,15 @@ const std::vector<Entry>& entries() {
       METALOPS_PLAN_ENTRY(attention_decode_merge_backward, AttentionDecodeMergeBackward, grad_out_a,
                           grad_lse_a, grad_out_b, grad_lse_b, grad_out, grad_lse, out_a, lse_a,
                           out_b, lse_b),
+      METALOPS_PLAN_ENTRY(gguf_dequantize, GgufDequantize, result, data, indices, qtype),
+      METALOPS_PLAN_ENTRY(gguf_linear, GgufLinear, result, x, data, bias, qtype),
+      METALOPS_PLAN_ENTRY(quantized_dequantize, QuantizedDequantize, result,
+                          METALOPS_QUANTIZED_WEIGHTS(weights), indices),
+      METALOPS_PLAN_ENTRY(quantized_matmul, QuantizedMatmul, result, x,
+                          METALOPS_QUANTIZED_WEIGHTS(weights), bias, left_index, right_index,
+                          transpose),
+      METALOPS_PLAN_ENTRY(quantized_quantize, QuantizedQuantize,
+                          METALOPS_QUANTIZED_WEIGHTS(results), weight),
   };
   return all;
 }

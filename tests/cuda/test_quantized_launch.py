@@ -24,13 +24,13 @@ pytestmark = pytest.mark.skipif(
 def kernels(monkeypatch):
     """The names of those that were launched."""
     names = []
-    launch = kernel_file.KernelFile._launch
+    launch = kernel_file.launch
 
-    def launched(self, kernel, *args):
+    def launched(file, kernel, *args):
         names.append(kernel)
-        launch(self, kernel, *args)
+        launch(file, kernel, *args)
 
-    monkeypatch.setattr(kernel_file.KernelFile, "_launch", launched)
+    monkeypatch.setattr(kernel_file, "launch", launched)
     return names
 
 

@@ -1,6 +1,8 @@
 // The shared host code of the operators on quantised weights.
 #pragma once
 #include <ATen/core/Tensor.h>
+#include <csrc/ops/common/run_plan.h>
+#include <csrc/plans/quantized/quantized.h>
 #include <kernels/quantized/quantized.h>
 #include <metalops/library.h>
 
@@ -9,14 +11,20 @@
 
 namespace metalops {
 
-// Quantised weights as kernels read them, contiguous, and their layout. codes: (..., rows, bytes).
+// Quantised weights that have been checked, and their layout. codes: (..., rows, bytes).
 struct METALOPS_HIDDEN QuantizedWeights {
   at::Tensor codes;
   at::Tensor scales;
-  at::Tensor biases;        // scales where absent
-  at::Tensor global_scale;  // scales where absent
+  std::optional<at::Tensor> biases;
+  std::optional<at::Tensor> global_scale;
+  int64_t group_size;
+  plans::QuantizedMode mode;
   PackedLayout layout;
 };
+
+// Returns their views in a plan. is_one: all matrices are seen as one, of two dimensions.
+METALOPS_HIDDEN plans::QuantizedWeights views_of(PlanRun& run, const QuantizedWeights& weights,
+                                                 bool is_one = false);
 
 // Returns the layout of `lines` rows of `inner` codes. Raises ValueError for combinations that no
 // mode has.

@@ -22,44 +22,32 @@ using metalops::MaybeTensor;
 using metalops::PackedLayout;
 using metalops::QuantizedWeights;
 using metalops::ScaleFormat;
+using metalops::plans::QuantizedMode;
 
 metalops::Library& quantized_kernels() { return metalops::library("quantized"); }
 
-struct QuantizedMode {
-  std::string_view name;
-  CodeFormat format;
-  ScaleFormat scale;
-};
-
 QuantizedMode mode_of(const char* name, std::string_view mode) {
-  constexpr std::array<QuantizedMode, 7> kModes{{
-      {"affine", CodeFormat::kInteger, ScaleFormat::kElement},
-      {"mxfp4", CodeFormat::kE2M1, ScaleFormat::kE8M0},
-      {"mxfp8", CodeFormat::kE4M3, ScaleFormat::kE8M0},
-      {"nvfp4", CodeFormat::kE2M1, ScaleFormat::kE4M3},
-      {"nf4", CodeFormat::kNormalFloat4, ScaleFormat::kFloat},
-      {"fp4", CodeFormat::kFloat4, ScaleFormat::kFloat},
-      {"int8", CodeFormat::kSigned8, ScaleFormat::kElement},
-  }};
-  const auto* found = std::find_if(kModes.begin(), kModes.end(),
-                                   [&](const QuantizedMode& known) { return known.name == mode; });
+  // In the order of QuantizedMode.
+  constexpr std::array<std::string_view, 7> kModes{"affine", "mxfp4", "mxfp8", "nvfp4",
+                                                   "nf4",    "fp4",   "int8"};
+  const auto* found = std::find(kModes.begin(), kModes.end(), mode);
   TORCH_CHECK_VALUE(found != kModes.end(), name, ": there is no mode '", mode, "'");
-  return *found;
+  return static_cast<QuantizedMode>(found - kModes.begin());
 }
 
-// Returns the number of threads that process all groups, eight codes each.
-uint64_t threads_of_groups(const PackedLayout& layout, int64_t matrices) {
-  const auto lanes = std::min<int64_t>((int64_t{1} << layout.group_shift) / 8, 32);
-  return static_cast<uint64_t>(matrices * layout.matrix_scales * lanes);
+// Returns matrices as one of two dimensions.
+Tensor as_one(const Tensor& matrices) {
+  const auto rows = matrices.sizes().slice(0, matrices.dim() - 1);
+  return matrices.reshape({c10::multiply_integers(rows), matrices.size(-1)});
 }
 
 }  // namespace
 
 PackedLayout metalops::packed_layout(const char* name, int64_t lines, int64_t inner, int64_t bits,
                                      int64_t group_size, std::string_view mode) {
-  const auto [_, format, scale] = mode_of(name, mode);
+  const auto known = mode_of(name, mode);
   TORCH_CHECK_VALUE(bits >= 1 && bits <= 8, name, ": bits must be between 1 and 8, but are ", bits);
-  if (format == CodeFormat::kSigned8) {
+  if (known == QuantizedMode::kInt8) {
     group_size = int64_t{1} << 30;  // the whole row
   }
   TORCH_CHECK_VALUE(
@@ -69,19 +57,7 @@ PackedLayout metalops::packed_layout(const char* name, int64_t lines, int64_t in
                     "but have ", inner);
   TORCH_CHECK(std::max(lines, inner) <= metalops::kLargestTiledSize, name, ": weights of ", lines,
               " times ", inner, " elements are too large for MPS");
-  const auto line_scales = (inner + group_size - 1) / group_size;
-  return {.line_bytes = inner / 8 * bits,
-          .line_scales = line_scales,
-          .matrix_bytes = inner / 8 * bits * lines,
-          .matrix_scales = line_scales * lines,
-          .lines = static_cast<int32_t>(lines),
-          .inner = static_cast<int32_t>(inner),
-          .bits = static_cast<int32_t>(bits),
-          .group_shift = __builtin_ctzll(static_cast<unsigned long long>(group_size)),
-          .format = format,
-          .scale = scale,
-          .has_global = false,
-          .is_aligned = false};
+  return plans::packed_layout(lines, inner, bits, group_size, known);
 }
 
 at::ScalarType metalops::scale_type(const PackedLayout& layout, at::ScalarType element) {
@@ -124,16 +100,20 @@ QuantizedWeights metalops::quantized_weights(const char* name, const Tensor& pac
   TORCH_CHECK_VALUE(
       !global_scale || (global_scale->numel() == 1 && global_scale->scalar_type() == at::kFloat),
       name, ": global_scale must be one float32");
-  const auto codes = packed.contiguous();
-  constexpr int64_t kWidest = 16;  // bytes of a vector load
-  const auto together = std::min(kWidest, 4 * bits & -(4 * bits));
-  // Kernels count the bytes of eight rows in 32 bits.
-  layout.is_aligned = layout.line_bytes % together == 0 && codes.storage_offset() % together == 0 &&
-                      layout.line_bytes < metalops::kInt32Max / 4;
-  layout.has_global = global_scale.has_value();
-  const auto factors = scales.contiguous();
-  return {codes, factors, biases ? biases->contiguous() : factors, global_scale.value_or(factors),
-          layout};
+  return {packed, scales, biases, global_scale, group_size, mode_of(name, mode), layout};
+}
+
+metalops::plans::QuantizedWeights metalops::views_of(PlanRun& run, const QuantizedWeights& weights,
+                                                     bool is_one) {
+  const auto view = [&](const Tensor& x) { return run.view(is_one ? as_one(x) : x); };
+  return {.codes = view(weights.codes),
+          .scales = view(weights.scales),
+          .biases = weights.biases ? view(*weights.biases) : plans::View{},
+          .global_scale =
+              weights.global_scale ? run.view(weights.global_scale->reshape({1})) : plans::View{},
+          .bits = weights.layout.bits,
+          .group_size = weights.group_size,
+          .mode = static_cast<int64_t>(weights.mode)};
 }
 
 namespace {
@@ -163,11 +143,19 @@ std::tuple<Tensor, Tensor, Tensor> quantize(const Tensor& weight, const MaybeTen
   const bool has_biases = layout.format == CodeFormat::kInteger;
   const auto biases =
       has_biases ? at::empty(sizes, weight.options()) : at::empty({0}, weight.options());
-  const auto from = weight.contiguous();
-  metalops::launch_threads(quantized_kernels(),
-                           metalops::typed_kernel("quantized_quantize_", weight),
-                           threads_of_groups(layout, 1), codes, scales, has_biases ? biases : from,
-                           from, global_scale.value_or(from), layout);
+  if (weight.numel() != 0) {
+    const QuantizedWeights results{
+        codes,        scales,     has_biases ? MaybeTensor(biases) : std::nullopt,
+        global_scale, group_size, mode_of(kName, mode),
+        layout};
+    metalops::PlanRun run;
+    metalops::plans::quantized_quantize(
+        run.plan(),
+        {.results = metalops::views_of(run, results, /*is_one=*/true),
+         .weight = run.view(as_one(weight))},
+        metalops::plan_device());
+    run.run();
+  }
   return {codes, scales, biases};
 }
 
@@ -184,27 +172,26 @@ Tensor dequantize(const Tensor& packed, const Tensor& scales, const MaybeTensor&
   const auto weights = metalops::quantized_weights(
       kName, one(packed), one(scales), biases ? MaybeTensor(one(*biases)) : std::nullopt,
       global_scale, bits, group_size, mode, dtype);
-  auto layout = weights.layout;
   at::DimVector sizes(packed.sizes());
-  auto lines = layout.inner == 0 ? 0 : packed.numel() / layout.line_bytes;
-  auto rows = weights.codes;
   if (indices) {
     TORCH_CHECK_VALUE(packed.dim() == 2 && indices->scalar_type() == at::kLong, kName,
                       ": indices must be int64 and packed of 2 dimensions");
     metalops::check_same_device(kName, {{packed, "packed"}, {*indices, "indices"}});
-    rows = indices->contiguous();
-    lines = layout.inner == 0 ? 0 : rows.numel();
     sizes = at::DimVector(indices->sizes());
     sizes.push_back(0);
   }
-  sizes.back() = layout.inner;
+  sizes.back() = weights.layout.inner;
   const auto result = at::empty(sizes, packed.options().dtype(dtype));
-  constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
-  TORCH_CHECK(lines <= kMost, kName, ": ", lines, " rows are too many for MPS");
-  metalops::launch_rows(quantized_kernels(), metalops::typed_kernel("quantized_dequantize_", dtype),
-                        static_cast<uint64_t>(layout.inner / 8), static_cast<uint64_t>(lines),
-                        result, weights.codes, weights.scales, weights.biases, weights.global_scale,
-                        rows, layout, indices.has_value(), metalops::kErrorBuffer);
+  if (result.numel() != 0) {
+    metalops::PlanRun run;
+    metalops::plans::quantized_dequantize(
+        run.plan(),
+        {.result = run.view(as_one(result)),
+         .weights = metalops::views_of(run, weights, /*is_one=*/true),
+         .indices = indices ? run.view(indices->reshape({-1})) : metalops::plans::View{}},
+        metalops::plan_device());
+    run.run();
+  }
   return result;
 }
 
@@ -219,8 +206,9 @@ std::tuple<Tensor, Tensor> quantized_scales_gradient(const Tensor& grad, const T
       kName, packed, scales, mode == "affine" ? MaybeTensor(scales) : std::nullopt, std::nullopt,
       bits, group_size, mode, grad.scalar_type());
   auto layout = weights.layout;
+  const auto codes = weights.codes.contiguous();
   const auto from = grad.contiguous();
-  TORCH_CHECK_VALUE(from.numel() == weights.codes.numel() / bits * 8, kName, ": grad of sizes ",
+  TORCH_CHECK_VALUE(from.numel() == codes.numel() / bits * 8, kName, ": grad of sizes ",
                     grad.sizes(), " is not of packed of sizes ", packed.sizes());
   TORCH_CHECK_VALUE(scales.is_floating_point(), kName, ": mode '", mode, "' has no gradients");
   const auto grad_scales = at::empty(scales.sizes(), scales.options());
@@ -230,11 +218,13 @@ std::tuple<Tensor, Tensor> quantized_scales_gradient(const Tensor& grad, const T
   // All matrices are processed as one.
   const auto matrices =
       layout.lines == 0 ? 0 : scales.numel() / std::max<int64_t>(layout.matrix_scales, 1);
-  const auto threads = threads_of_groups(layout, matrices);
+  // Lanes process a group, eight codes each.
+  const auto lanes = std::min<int64_t>((int64_t{1} << layout.group_shift) / 8, 32);
+  const auto threads = static_cast<uint64_t>(matrices * layout.matrix_scales * lanes);
   layout.lines *= static_cast<int32_t>(matrices);
-  metalops::launch_threads(
-      quantized_kernels(), metalops::typed_kernel("quantized_scales_gradient_", grad), threads,
-      grad_scales, has_biases ? grad_biases : from, from, weights.codes, layout);
+  metalops::launch_threads(quantized_kernels(),
+                           metalops::typed_kernel("quantized_scales_gradient_", grad), threads,
+                           grad_scales, has_biases ? grad_biases : from, from, codes, layout);
   return {grad_scales, grad_biases};
 }
 

@@ -1,92 +1,18 @@
 // Host side of kernels/quantized/quantized_matmul.metal: GEMV, skinny GEMM and tile GEMM with
 // quantised weights.
 #include <ATen/ops/empty.h>
-#include <csrc/ops/common/int32.h>
 #include <csrc/ops/common/maybe_tensor.h>
+#include <csrc/ops/common/run_plan.h>
 #include <csrc/ops/quantized/quantized.h>
-#include <csrc/ops/quantized/skinny_gemm.h>
+#include <csrc/plans/quantized/quantized.h>
 #include <metalops/checks.h>
-#include <metalops/kernel_name.h>
-#include <metalops/launch.h>
 #include <metalops/library.h>
-#include <metalops/matmul_library.h>
-#include <metalops/metal_type.h>
 #include <torch/library.h>
-
-#include <array>
-#include <limits>
 
 namespace {
 
 using at::Tensor;
-using metalops::CodeFormat;
-using metalops::KernelName;
 using metalops::MaybeTensor;
-using metalops::PackedLayout;
-using metalops::QuantizedProduct;
-using metalops::ScaleFormat;
-
-metalops::Library& product_kernels() { return metalops::library("quantized_matmul"); }
-
-// The kernel that multiplies, and the size of its threadgroup's tile of the result.
-struct ProductWay {
-  metalops::Library& kernels;
-  KernelName name;
-  int64_t rows;
-  int64_t columns;
-  uint64_t threads;
-};
-
-const char* format_name(const PackedLayout& layout) {
-  constexpr std::array<const char*, 8> kIntegers{"int1", "int2", "int3", "int4",
-                                                 "int5", "int6", "int7", "int8"};
-  switch (layout.format) {
-    case CodeFormat::kInteger:
-      return kIntegers[layout.bits - 1];
-    case CodeFormat::kE2M1:
-      return layout.scale == ScaleFormat::kE8M0 ? "mxfp4" : "nvfp4";
-    case CodeFormat::kE4M3:
-      return "mxfp8";
-    case CodeFormat::kSigned8:
-      return "signed8";
-    case CodeFormat::kNormalFloat4:
-      return "nf4";
-    default:
-      return "fp4";
-  }
-}
-
-ProductWay product_way(QuantizedProduct& p, int64_t pairs, at::ScalarType type) {
-  constexpr int32_t kFewRows = 8;
-  if (p.rows <= kFewRows) {
-    if (p.right_transposed) {
-      return {product_kernels(), KernelName("quantized_matmul_gemv_transposed"), 1, 256, 256};
-    }
-    const char* const format = format_name(p.right);
-    if (p.rows > 1 && type != at::kFloat && p.right.is_aligned && p.inner % 32 == 0) {
-      return {product_kernels(), KernelName("quantized_matmul_skinny_") + format, 8, 32, 256};
-    }
-    const bool are_more = p.rows > 1 && type == at::kFloat;
-    const int64_t rows = are_more ? 4 : 1;
-    const int64_t columns = are_more ? 4 : 8;
-    p.splits = metalops::splits_of(pairs * c10::metal::ceil_div<int64_t>(p.rows, rows) *
-                                       c10::metal::ceil_div<int64_t>(p.columns, columns),
-                                   p.inner);
-    return {
-        product_kernels(),
-        KernelName(are_more ? "quantized_matmul_skinny_" : "quantized_matmul_skinny_1_") + format,
-        rows, 4 / p.splits * columns, 128};
-  }
-  auto& tiles = metalops::matmul_library("quantized_matmul");
-  if (p.rows <= 32) {
-    return {tiles, KernelName("quantized_matmul_tiles_small"), 16, 64, 128};
-  }
-  return {tiles, KernelName("quantized_matmul_tiles_large"), 64, 64, 128};
-}
-
-int32_t size_of_product(int64_t size) {
-  return metalops::checked_int32(size, metalops::kLargestTiledSize, "quantized_matmul: a size of");
-}
 
 // Returns x W^T, (pairs, M, N), for x of sizes (matrices, M, K); or, without `transpose`, x W,
 // (pairs, M, K), for x of sizes (matrices, M, N). packed: the rows of W, (matrices, N, bytes).
@@ -138,29 +64,17 @@ Tensor quantized_matmul(const Tensor& x, const Tensor& packed, const Tensor& sca
   if (inner == 0) {
     return bias ? result.copy_(bias->expand(result.sizes())) : result.zero_();
   }
-  QuantizedProduct p{.right = weights.layout,
-                     .left_matrix = x.size(1) * x.size(2),
-                     .left_matrices = x.size(0),
-                     .right_matrices = packed.size(0),
-                     .rows = size_of_product(x.size(1)),
-                     .columns = size_of_product(columns),
-                     .inner = size_of_product(inner),
-                     .splits = 1,
-                     .right_transposed = !transpose,
-                     .has_bias = bias.has_value(),
-                     .has_left_index = left_index.has_value(),
-                     .has_right_index = right_index.has_value()};
-  const auto way = product_way(p, pairs, type);
-  const auto groups = pairs * c10::metal::ceil_div<int64_t>(p.rows, way.rows) *
-                      c10::metal::ceil_div<int64_t>(p.columns, way.columns);
-  TORCH_CHECK(groups <= std::numeric_limits<uint32_t>::max(), kName, ": a result of sizes ",
-              result.sizes(), " is too large for MPS");
-  metalops::launch_threadgroups(
-      way.kernels, way.name + "_" + metalops::metal_type(type), static_cast<uint64_t>(groups),
-      way.threads, result, metalops::ready_for_vectors(x), weights.codes, weights.scales,
-      weights.biases, bias ? bias->contiguous() : result, weights.global_scale,
-      left_index ? left_index->contiguous() : result,
-      right_index ? right_index->contiguous() : result, p, metalops::kErrorBuffer);
+  metalops::PlanRun run;
+  metalops::plans::quantized_matmul(run.plan(),
+                                    {.result = run.view(result),
+                                     .x = run.view(x),
+                                     .weights = metalops::views_of(run, weights),
+                                     .bias = run.view(bias),
+                                     .left_index = run.view(left_index),
+                                     .right_index = run.view(right_index),
+                                     .transpose = transpose},
+                                    metalops::plan_device());
+  run.run();
   return result;
 }
 
