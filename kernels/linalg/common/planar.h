@@ -47,7 +47,7 @@ struct Parts<::metal::float2> {
     x[ld] = imaginary;
   }
   bool is_zero() const { return real == 0.0f && imaginary == 0.0f; }
-  float magnitude() const { return pivot_magnitude(::metal::abs(real) + ::metal::abs(imaginary)); }
+  float magnitude() const { return pivot_magnitude(scalar()); }
   Parts or_else(Parts other, bool condition) const {
     return {condition ? real : other.real, condition ? imaginary : other.imaginary};
   }

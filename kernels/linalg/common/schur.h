@@ -8,6 +8,7 @@
 
 #include <kernels/linalg/common/column_packs.h>
 #include <kernels/linalg/common/complex.h>
+#include <kernels/linalg/common/pivots.h>
 #include <kernels/linalg/common/reflectors.h>
 
 namespace metalops {
@@ -19,11 +20,6 @@ constant constexpr int kBulge = is_complex_v<T> ? 2 : 3;
 constant constexpr float kSchurEpsilon = 0x1p-23f;
 constant constexpr float kSchurTiny = 0x1p-60f;  // zero in matrices that are about 1
 constant constexpr int kSchurStallLimit = 10;    // sweeps before one with exceptional shifts
-
-template <typename T>
-inline float cabs1(T x) {
-  return ::metal::abs(real_part(x)) + ::metal::abs(imaginary_part(x));
-}
 
 // ---- 2-by-2 blocks ------------------------------------------------------------------------------
 
