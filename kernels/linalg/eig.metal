@@ -15,6 +15,7 @@
 #include <kernels/linalg/common/scaling.h>
 #include <kernels/linalg/common/schur.h>
 #include <kernels/linalg/common/schur_vectors.h>
+#include <kernels/linalg/common/square_sources.h>
 #include <kernels/linalg/common/squares.h>
 #include <kernels/linalg/common/team_columns.h>
 #include <kernels/linalg/common/team_hessenberg.h>
@@ -22,14 +23,6 @@
 #include <kernels/linalg/eig.h>
 using namespace metal;
 using namespace metalops;
-
-template <typename T>
-struct Source {
-  device const T* matrix;
-  constant SquaresParameters& p;
-
-  T at(int row, int column) const { return matrix[row * p.row_stride + column * p.column_stride]; }
-};
 
 // ---- reduction ----------------------------------------------------------------------------------
 
@@ -151,7 +144,7 @@ inline void find_eigenvalues(Columns packs, Columns vectors, Scratch scratch, in
   const int n = p.size;
   bool is_finite;
   const int loaded = load_columns<T, Team, SIZE>(
-      vectors, lane, n, Source<T>{input + matrix * p.matrix_stride, p}, is_finite);
+      vectors, lane, n, GeneralSource<T>{input + matrix * p.matrix_stride, p}, is_finite);
   const int balanced =
       balance<T, Team, STRIDE>(vectors, lane, n, &scratch->positions[0], &scratch->order[0],
                                &scratch->exponents[0], &scratch->more[0], &scratch->shared[0]);

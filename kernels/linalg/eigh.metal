@@ -10,10 +10,10 @@
 
 #include <kernels/linalg/common/column_packs.h>
 #include <kernels/linalg/common/complex.h>
-#include <kernels/linalg/common/hermitian.h>
 #include <kernels/linalg/common/reflectors.h>
 #include <kernels/linalg/common/rotations.h>
 #include <kernels/linalg/common/scaling.h>
+#include <kernels/linalg/common/square_sources.h>
 #include <kernels/linalg/common/squares.h>
 #include <kernels/linalg/common/team_columns.h>
 #include <kernels/linalg/common/teams.h>
@@ -45,10 +45,9 @@ inline void tridiagonalise(Columns packs, Columns other, int lane, int n, int pa
     }
     const float corner = real_part(vector[k]);
     tail = Team::sum(tail);
-    tail = tail < 0x1p-80f ? 0.0f : tail;
-    const Reflector<T> reflector = reflector_of_scaled(vector[k + 1], tail);
+    const ScaledReflector<T> reflector = scaled_reflector(vector[k + 1], significant_tail(tail));
     const T tau = reflector.tau;
-    const T factor = tail > 0.0f ? reflector.factor() : from_real<T>(0.0f);
+    const T factor = reflector.factor;
     Team::wait();
     for (int i = lane; i < used; i += Team::kLanes) {
       const float4 x = ColumnPacks<T>::rows_from(column[i], i * kRows, k + 2);
@@ -133,7 +132,7 @@ kernel void eigh_thread(device float* values [[buffer(0)]], device T* vectors [[
   float2 rotations[SIZE];
   bool is_finite;
   const int exponent = load_columns<T, Alone, SIZE>(
-      &packs[0], 0, n, Source<T>{input + matrix * p.matrix_stride, p}, is_finite);
+      &packs[0], 0, n, HermitianSource<T>{input + matrix * p.matrix_stride, p}, is_finite);
   tridiagonalise<T, Alone, L::kStride>(&packs[0], &other[0], 0, n, SIZE, &diagonal[0],
                                        &off_diagonal[0], &taus[0]);
   if (p.with_vectors) {
@@ -181,7 +180,7 @@ kernel void eigh_simdgroup(device float* values [[buffer(0)]], device T* vectors
   const int padded = with_padding<T>(n);
   bool is_finite;
   const int exponent = load_columns<T, Simdgroup, SIZE>(
-      &packs[0], lane, n, Source<T>{input + matrix * p.matrix_stride, p}, is_finite);
+      &packs[0], lane, n, HermitianSource<T>{input + matrix * p.matrix_stride, p}, is_finite);
   tridiagonalise<T, Simdgroup, L::kStride>(&packs[0], &other[0], lane, n, padded, &diagonal[0],
                                            &off_diagonal[0], &taus[0]);
   if (p.with_vectors) {

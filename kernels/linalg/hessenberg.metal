@@ -1,102 +1,29 @@
-// xGEHRD and xLAHR2: kernels for the blocked reduction of general matrices of any size to
-// Hessenberg form, in many launches: scaled and balanced copies (xGEBAL without permutation), and
-// the columns of panels. The host does the GEMMs between them.
+// xLAHR2 and xGEBAL (its scaling): kernels for the blocked reduction (common/blocked_reduction.h)
+// of general matrices of any size to Hessenberg form (xGEHRD), in many launches.
 //
-// After a panel of two columns (h: final, a: not updated yet) and with its reflectors' V and T, the
-// matrix holds
+// After a panel of two columns (h: final, a: not updated yet), the matrix and the panel's V
+// (`reflectors`) hold
 //
-//     [ h h a a a ]
-//     [ h h a a a ]   and the update of the other columns is
-//     [   h a a a ]   A := (I - V T^H V^H) (A - Y V^H), Y = A V T
-//     [     a a a ]
-//     [     a a a ]
-//
-// Matrices are columns of packs, with zeros below their rows.
-#include <c10/metal/reduction_utils.h>
+//     [ h h a a a ]       [          ]   and the update of the other columns is
+//     [ h h a a a ]       [ 1        ]   A := (I - V T^H V^H) (A - Y V^H)
+//     [   h a a a ]   V = [ v1  1    ]
+//     [     a a a ]       [ v1  v2   ]   with Y = A V T, which is in `panels`, and the upper
+//     [     a a a ]       [ v1  v2   ]   triangular T of I - V T V^H, the product of reflectors
 #include <metalops/register_kernel.h>
 #include <metal_stdlib>
 
 #include <kernels/linalg/common/balance.h>
+#include <kernels/linalg/common/blocked_reduction.h>
 #include <kernels/linalg/common/column_packs.h>
 #include <kernels/linalg/common/complex.h>
-#include <kernels/linalg/common/reflectors.h>
 #include <kernels/linalg/common/scaling.h>
-#include <kernels/linalg/common/schur.h>
 #include <kernels/linalg/common/squares.h>
-#include <kernels/linalg/eig.h>
-#include <kernels/linalg/eigh_large.h>
+#include <kernels/linalg/common/team_hessenberg.h>
+#include <kernels/linalg/common/teams.h>
 using namespace metal;
 using namespace metalops;
 
 constant constexpr uint kSimdgroup = c10::metal::simdgroup_size;
-
-// ---- scaled copies ------------------------------------------------------------------------------
-
-// Finds the largest magnitude of each column. One simdgroup per column.
-template <typename T>
-kernel void hessenberg_extents(device float* extents [[buffer(0)]],
-                               device const T* input [[buffer(1)]],
-                               constant SquaresParameters& p [[buffer(2)]],
-                               uint2 position [[thread_position_in_grid]],
-                               uint lane [[thread_index_in_simdgroup]]) {
-  const int64_t line = (position.y * (int64_t(1) << 30) + position.x) / kSimdgroup;
-  const int n = p.size;
-  if (line >= int64_t(p.end) * n) {
-    return;
-  }
-  device const T* const column = input + line / n * p.matrix_stride + line % n * p.column_stride;
-  float largest = 0.0f;
-  for (int row = lane; row < n; row += kSimdgroup) {
-    largest = max(largest, finite_magnitude(column[row * p.row_stride]));
-  }
-  largest = simd_max(largest);
-  if (lane == 0) {
-    extents[line] = largest;
-  }
-}
-
-// Finds the exponent and the info of each matrix from its extents. One simdgroup per matrix.
-kernel void hessenberg_exponents(device int* exponents [[buffer(0)]],
-                                 device int* infos [[buffer(1)]],
-                                 device const float* extents [[buffer(2)]],
-                                 constant SquaresParameters& p [[buffer(3)]],
-                                 uint matrix [[threadgroup_position_in_grid]],
-                                 uint lane [[thread_index_in_simdgroup]]) {
-  float largest = 0.0f;
-  for (int i = lane; i < p.size; i += kSimdgroup) {
-    largest = max(largest, extents[int64_t(matrix) * p.size + i]);
-  }
-  largest = simd_max(largest);
-  if (lane == 0) {
-    exponents[matrix] = exponent_above(largest);
-    infos[matrix] = isfinite(largest) ? 0 : kEigNotFinite;
-  }
-}
-
-// Copies and scales matrices. Those that are not finite become zero. One thread per pack of each
-// column of each matrix.
-template <typename T>
-kernel void hessenberg_load(device float4* matrices [[buffer(0)]],
-                            device const T* input [[buffer(1)]],
-                            device const int* exponents [[buffer(2)]],
-                            device const int* infos [[buffer(3)]],
-                            constant SquaresParameters& p [[buffer(4)]],
-                            constant int& stride [[buffer(5)]],
-                            uint3 position [[thread_position_in_grid]]) {
-  const int64_t matrix = position.z;
-  const int column = position.y;
-  const int first = position.x * ColumnPacks<T>::kRows;
-  device const T* const from = input + matrix * p.matrix_stride + column * p.column_stride;
-  float4 pack(0.0f);
-  thread T* const elements = elements_of<T>(&pack);
-  if (infos[matrix] == 0) {
-    for (int i = 0; i < ColumnPacks<T>::kRows && first + i < p.size; ++i) {
-      elements[i] = from[(first + i) * p.row_stride];
-    }
-  }
-  matrices[(matrix * p.size + column) * stride + position.x] =
-      with_exponent(pack, -exponents[matrix]);
-}
 
 // ---- balancing ----------------------------------------------------------------------------------
 
@@ -201,106 +128,72 @@ kernel void hessenberg_scale(device float4* matrices [[buffer(0)]],
 
 // ---- reduction ----------------------------------------------------------------------------------
 
-// Returns a scalar of the third argument's type. If it is real, the imaginary part is ignored.
-inline float of_parts(float re, float, float) { return re; }
-inline float2 of_parts(float re, float im, float2) { return float2(re, im); }
-
-// One column of a panel (xLAHR2). Finishes Y_j, which the update A - Y V^H, Y = A V T, needs for
-// the reflector of the column before, brings the column up to date, and makes its reflector. One
-// threadgroup per matrix. t: T, column-major.
+// Finishes the last columns of T and of Y, y = tau (A v - Y (V^H v)), for the last reflector. t: T,
+// column-major; shares: V^H v.
 template <typename T>
-kernel void hessenberg_column(
-    device float4* matrices [[buffer(0)]], device float4* reflectors [[buffer(1)]],
-    device float4* panels [[buffer(2)]], device const float4* products [[buffer(3)]],
-    device const T* overlaps [[buffer(4)]], device T* t [[buffer(5)]], device T* taus [[buffer(6)]],
-    constant EighColumnParameters& p [[buffer(7)]], uint matrix [[threadgroup_position_in_grid]],
-    uint thread_lane [[thread_position_in_threadgroup]], uint threads [[threads_per_threadgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint simdgroups [[simdgroups_per_threadgroup]], uint simd_lane [[thread_index_in_simdgroup]]) {
-  constexpr int kRows = ColumnPacks<T>::kRows;
-  threadgroup T shares[kEighPanel];
-  threadgroup T weights[kEighPanel];
-  threadgroup float sums[kSimdgroup];
-  threadgroup T factor;
-  threadgroup T beta;
-  const int lane = thread_lane;
-  const int lanes = threads;
-  const int c = p.column;
-  const int done = c - p.start;  // columns of the panel
-  const int used = c10::metal::ceil_div(p.size, kRows);
-  const int64_t reflector = int64_t(matrix) * p.reflectors + p.start;
-  device float4* const v = reflectors + reflector * p.stride;
-  device float4* const y = panels + int64_t(matrix) * kEighPanel * p.stride;
-  device T* const own_t = t + int64_t(matrix) * kEighPanel * kEighPanel;
-  if (done > 0) {
-    const int last = done - 1;
-    const int first_slice = c / p.slice;
-    device const T* const of_matrix = overlaps + int64_t(matrix) * p.slices * 2 * kEighPanel;
-    for (int i = lane; i < last; i += lanes) {
-      T sum = from_real<T>(0.0f);
-      for (int slice = first_slice; slice < p.slices; ++slice) {
-        sum += of_matrix[slice * 2 * kEighPanel + i];
-      }
-      shares[i] = sum;
+inline void finish_y(device T* t, device float4* y, device const float4* products,
+                     threadgroup const T* shares, T tau, int last, int lane, int lanes,
+                     constant ReductionParameters& p) {
+  for (int i = lane; i <= last; i += lanes) {
+    T sum = i == last ? tau : from_real<T>(0.0f);
+    for (int k = i; k < last; ++k) {
+      sum -= multiply(tau, multiply(t[k * kReductionPanel + i], shares[k]));
     }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    const T tau = taus[reflector + last];
-    for (int i = lane; i <= last; i += lanes) {
-      T sum = i == last ? tau : from_real<T>(0.0f);
-      for (int k = i; k < last; ++k) {
-        sum -= multiply(tau, multiply(own_t[k * kEighPanel + i], shares[k]));
-      }
-      own_t[last * kEighPanel + i] = sum;
-    }
-    device const float4* const of_products = products + int64_t(matrix) * p.slices * p.stride;
-    for (int i = lane; i < used; i += lanes) {
-      float4 x(0.0f);
-      for (int slice = first_slice; slice < p.slices; ++slice) {
-        x += of_products[int64_t(slice) * p.stride + i];
-      }
-      PackSum<T> known = {};
-      for (int k = 0; k < last; ++k) {
-        const int offset = k * p.stride + i;
-        known.add(y[offset], shares[k]);
-      }
-      y[last * p.stride + i] = times(x - known.value(), tau);
-    }
-    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+    t[last * kReductionPanel + i] = sum;
   }
-  if (p.ends_panel) {
-    return;
+  const int used = c10::metal::ceil_div(p.size, ColumnPacks<T>::kRows);
+  for (int i = lane; i < used; i += lanes) {
+    PackSum<T> known = {};
+    for (int k = 0; k < last; ++k) {
+      const int offset = k * p.stride + i;
+      known.add(y[offset], shares[k]);
+    }
+    y[last * p.stride + i] = times(sum_of_products(products, i, p) - known.value(), tau);
   }
-  device float4* const column = matrices + (int64_t(matrix) * p.size + c) * p.stride;
-  device T* const elements = elements_of<T>(column);
+}
+
+// Subtracts Y V^H from the column.
+template <typename T>
+inline void subtract_from_right(device float4* column, device const float4* y,
+                                device const float4* v, int done, int lane, int lanes,
+                                constant ReductionParameters& p) {
+  const int used = c10::metal::ceil_div(p.size, ColumnPacks<T>::kRows);
   for (int i = lane; i < used; i += lanes) {
     PackSum<T> known = {};
     for (int k = 0; k < done; ++k) {
       const int offset = k * p.stride + i;
-      known.add(y[offset], conjugate(elements_of<T>(v + k * p.stride)[c]));
+      known.add(y[offset], conjugate(elements_of<T>(v + k * p.stride)[p.column]));
     }
     column[i] -= known.value();
   }
-  threadgroup_barrier(mem_flags::mem_device);
+}
+
+// Computes V^H times the column, one simdgroup per element.
+template <typename T>
+inline void multiply_column(threadgroup T* shares, device const float4* column,
+                            device const float4* v, int done, int simdgroup, int simdgroups,
+                            int simd_lane, constant ReductionParameters& p) {
+  const int used = c10::metal::ceil_div(p.size, ColumnPacks<T>::kRows);
   for (int k = simdgroup; k < done; k += simdgroups) {
     InnerSum<T> of_lane = {};
-    for (int i = simd_lane; i < used; i += kSimdgroup) {
+    for (int i = simd_lane; i < used; i += Simdgroup::kLanes) {
       of_lane.add(v[k * p.stride + i], column[i]);
     }
-    T sum = of_lane.value();
-    sum = of_parts(simd_sum(real_part(sum)), simd_sum(imaginary_part(sum)), sum);
+    const T sum = Simdgroup::sum(of_lane.value());
     if (simd_lane == 0) {
       shares[k] = sum;
     }
   }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  for (int i = lane; i < done; i += lanes) {
-    T sum = from_real<T>(0.0f);
-    for (int k = 0; k <= i; ++k) {
-      sum += multiply(conjugate(own_t[i * kEighPanel + k]), shares[k]);
-    }
-    weights[i] = sum;
-  }
-  threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+}
+
+// Subtracts V `weights` from the column. Returns the thread's largest magnitude of a real or an
+// imaginary part below the diagonal.
+template <typename T>
+inline float subtract_from_left(device float4* column, device const float4* v,
+                                threadgroup const T* weights, int done, int lane, int lanes,
+                                constant ReductionParameters& p) {
+  constexpr int kRows = ColumnPacks<T>::kRows;
+  const int used = c10::metal::ceil_div(p.size, kRows);
   float largest = 0.0f;
   for (int i = lane; i < used; i += lanes) {
     PackSum<T> known = {};
@@ -310,42 +203,108 @@ kernel void hessenberg_column(
     }
     float4 x = column[i] - known.value();
     column[i] = x;
-    x = abs(ColumnPacks<T>::rows_from(x, i * kRows, c + 1));
+    x = abs(ColumnPacks<T>::rows_from(x, i * kRows, p.from));
     largest = max(largest, max(max(x.x, x.y), max(x.z, x.w)));
   }
-  threadgroup_barrier(mem_flags::mem_device);
-  largest = c10::metal::threadgroup_max(sums, largest, thread_lane, threads);
-  const float scale = largest <= kSchurTiny ? 0.0f : safe_scale(largest);
+  return largest;
+}
+
+// Returns the thread's part of the sum of |x scale|^2 over the elements x behind row p.from.
+template <typename T>
+inline float tail_of(device const float4* column, float scale, int lane, int lanes,
+                     constant ReductionParameters& p) {
+  constexpr int kRows = ColumnPacks<T>::kRows;
+  const int used = c10::metal::ceil_div(p.size, kRows);
   float tail = 0.0f;
   for (int i = lane; i < used; i += lanes) {
-    const float4 x = ColumnPacks<T>::rows_from(column[i], i * kRows, c + 2) * scale;
+    const float4 x = ColumnPacks<T>::rows_from(column[i], i * kRows, p.from + 1) * scale;
     tail += dot(x, x);
   }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  tail = c10::metal::threadgroup_sum(sums, tail, thread_lane, threads);
-  if (lane == 0) {
-    const T corner = c + 1 < p.size ? elements[c + 1] : from_real<T>(0.0f);
-    const Reflector<T> made = reflector_of_scaled(corner * scale, tail);
-    taus[reflector + done] = made.tau;
-    factor = tail > 0.0f ? made.factor() * scale : from_real<T>(0.0f);
-    beta = from_real<T>(scale > 0.0f ? made.beta / scale : 0.0f);
-  }
-  threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-  device float4* const to = v + done * p.stride;
-  for (int i = lane; i < p.stride; i += lanes) {
-    const float4 x = i < used ? column[i] : float4(0.0f);
-    to[i] = times(ColumnPacks<T>::rows_from(x, i * kRows, c + 2), factor) +
-            ColumnPacks<T>::unit(i * kRows, c + 1);
-    if (i < used) {
-      column[i] = x - ColumnPacks<T>::rows_from(x, i * kRows, c + 1) +
-                  times(ColumnPacks<T>::unit(i * kRows, c + 1), beta);
-    }
+  return tail;
+}
+
+// Replaces the elements of the column from row p.from on by beta and zeros.
+template <typename T>
+inline void zero_column(device float4* column, T beta, int lane, int lanes,
+                        constant ReductionParameters& p) {
+  constexpr int kRows = ColumnPacks<T>::kRows;
+  const int used = c10::metal::ceil_div(p.size, kRows);
+  for (int i = lane; i < used; i += lanes) {
+    const float4 x = column[i];
+    column[i] = x - ColumnPacks<T>::rows_from(x, i * kRows, p.from) +
+                times(ColumnPacks<T>::unit(i * kRows, p.from), beta);
   }
 }
 
+// One column of a panel. Finishes the y of the column before, brings the column up to date, and
+// makes its reflector. One threadgroup per matrix. t: T, column-major.
+template <typename T>
+kernel void hessenberg_column(
+    device float4* matrices [[buffer(0)]], device float4* reflectors [[buffer(1)]],
+    device float4* panels [[buffer(2)]], device const float4* products [[buffer(3)]],
+    device const T* overlaps [[buffer(4)]], device T* t [[buffer(5)]], device T* taus [[buffer(6)]],
+    constant ReductionParameters& p [[buffer(7)]], uint matrix [[threadgroup_position_in_grid]],
+    uint thread_lane [[thread_position_in_threadgroup]], uint threads [[threads_per_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint simdgroups [[simdgroups_per_threadgroup]], uint simd_lane [[thread_index_in_simdgroup]]) {
+  threadgroup T shares[kReductionPanel];
+  threadgroup T weights[kReductionPanel];
+  threadgroup float sums[kSumsOfThreadgroup];
+  threadgroup T factor;
+  threadgroup T beta;
+  const int lane = thread_lane;
+  const int lanes = threads;
+  const int c = p.column;
+  const int done = c - p.start;  // columns of the panel
+  const int64_t reflector = int64_t(matrix) * p.reflectors + p.start;
+  device float4* const v = reflectors + reflector * p.stride;
+  device float4* const y = panels + int64_t(matrix) * kReductionPanel * p.stride;
+  device T* const own_t = t + int64_t(matrix) * kReductionPanel * kReductionPanel;
+  if (done > 0) {
+    const int last = done - 1;
+    add_overlaps(&shares[0], overlaps + int64_t(matrix) * p.slices * 2 * kReductionPanel, last,
+                 lane, lanes, p);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    finish_y<T>(own_t, y, products + int64_t(matrix) * p.slices * p.stride, &shares[0],
+                taus[reflector + last], last, lane, lanes, p);
+    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+  }
+  if (p.ends_panel) {
+    return;
+  }
+  device float4* const column = matrices + (int64_t(matrix) * p.size + c) * p.stride;
+  subtract_from_right<T>(column, y, v, done, lane, lanes, p);
+  threadgroup_barrier(mem_flags::mem_device);
+  multiply_column(&shares[0], column, v, done, simdgroup, simdgroups, simd_lane, p);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (int i = lane; i < done; i += lanes) {
+    T sum = from_real<T>(0.0f);
+    for (int k = 0; k <= i; ++k) {
+      sum += multiply(conjugate(own_t[i * kReductionPanel + k]), shares[k]);
+    }
+    weights[i] = sum;
+  }
+  threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+  float largest = subtract_from_left<T>(column, v, &weights[0], done, lane, lanes, p);
+  threadgroup_barrier(mem_flags::mem_device);
+  largest = c10::metal::threadgroup_max(sums, largest, thread_lane, threads);
+  const float scale = scale_of_column(largest);
+  float tail = tail_of<T>(column, scale, lane, lanes, p);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  tail = sum_of_threadgroup(&sums[0], tail, thread_lane, threads);
+  if (lane == 0) {
+    const T corner = c + 1 < p.size ? elements_of<T>(column)[c + 1] : from_real<T>(0.0f);
+    const ScaledReflector<T> made = reflector_of_column(corner, tail, scale);
+    taus[reflector + done] = made.tau;
+    factor = made.factor;
+    beta = from_real<T>(made.beta);
+  }
+  threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+  store_reflector(v + done * p.stride, column, factor, 0, lane, lanes, p);
+  zero_column<T>(column, beta, lane, lanes, p);
+}
+
 #define REGISTER_HESSENBERG(T)                                      \
-  REGISTER_KERNEL("hessenberg_extents_" #T, hessenberg_extents, T); \
-  REGISTER_KERNEL("hessenberg_load_" #T, hessenberg_load, T);       \
   REGISTER_KERNEL("hessenberg_balance_" #T, hessenberg_balance, T); \
   REGISTER_KERNEL("hessenberg_scale_" #T, hessenberg_scale, T);     \
   REGISTER_KERNEL("hessenberg_column_" #T, hessenberg_column, T)

@@ -14,6 +14,7 @@
 #include <kernels/linalg/common/reflectors.h>
 #include <kernels/linalg/common/rotations.h>
 #include <kernels/linalg/common/scaling.h>
+#include <kernels/linalg/common/square_sources.h>
 #include <kernels/linalg/common/squares.h>
 #include <kernels/linalg/common/team_columns.h>
 #include <kernels/linalg/common/teams.h>
@@ -22,14 +23,6 @@ using namespace metalops;
 
 // The info of a matrix with an element that is not finite.
 constant constexpr int kNotFinite = -4;
-
-template <typename T>
-struct Strided {
-  device const T* matrix;
-  constant SquaresParameters& p;
-
-  T at(int row, int column) const { return matrix[row * p.row_stride + column * p.column_stride]; }
-};
 
 // ---- reduction to a bidiagonal matrix -----------------------------------------------------------
 
@@ -64,9 +57,9 @@ inline void make_left_reflector(Column column, int k, int used, Result result, S
     const float4 x = ColumnPacks<T>::rows_from(column[i], i * kRows, k + 1);
     tail += dot(x, x);
   }
-  tail = tail < 0x1p-80f ? 0.0f : tail;
-  const Reflector<T> made = reflector_of_scaled(elements_of<T>(column)[k], tail);
-  step->factor = tail > 0.0f ? made.factor() : from_real<T>(0.0f);
+  const ScaledReflector<T> made =
+      scaled_reflector(elements_of<T>(column)[k], significant_tail(tail));
+  step->factor = made.factor;
   result->left[k] = made.tau;
   result->diagonal[k] = made.beta;
 }
@@ -82,11 +75,11 @@ inline void make_right_reflector(int k, int used, Result result, Shared step) {
     tail += dot(x, x);
     overlap += ColumnPacks<T>::inner_product(step->shares[i], x);
   }
-  tail = tail < 0x1p-80f ? 0.0f : tail;
-  const Reflector<T> made = reflector_of_scaled(elements_of<T>(&step->row[0])[k + 1], tail);
-  const T factor = tail > 0.0f ? made.factor() : from_real<T>(0.0f);
-  step->row_factor = factor;
-  step->overlap = conjugate(elements_of<T>(&step->shares[0])[k + 1]) + multiply(overlap, factor);
+  const ScaledReflector<T> made =
+      scaled_reflector(elements_of<T>(&step->row[0])[k + 1], significant_tail(tail));
+  step->row_factor = made.factor;
+  step->overlap =
+      conjugate(elements_of<T>(&step->shares[0])[k + 1]) + multiply(overlap, made.factor);
   result->right[k] = made.tau;
   result->superdiagonal[k] = made.beta;
 }
@@ -233,7 +226,7 @@ kernel void svd_thread(device float* values [[buffer(0)]], device T* u [[buffer(
   int order[SIZE];
   bool is_finite;
   const int exponent = load_columns<T, Alone, SIZE>(
-      &packs[0], 0, n, Strided<T>{input + matrix * p.matrix_stride, p}, is_finite);
+      &packs[0], 0, n, GeneralSource<T>{input + matrix * p.matrix_stride, p}, is_finite);
   bidiagonalise<T, Alone, SIZE>(&packs[0], &right[0], 0, n, p.with_vectors, &result, &step);
   if (p.with_vectors) {
     form_q<T, Alone, SIZE, 0>(&packs[0], 0, n, &result.left[0]);
@@ -306,7 +299,7 @@ kernel void svd_simdgroup(device float* values [[buffer(0)]], device T* u [[buff
   const auto right = Room<HAS_ROOM>::memory(&of_right[0], kept, of_kept);
   bool is_finite;
   const int exponent = load_columns<T, Team, SIZE>(
-      &packs[0], lane, n, Strided<T>{input + matrix * p.matrix_stride, p}, is_finite);
+      &packs[0], lane, n, GeneralSource<T>{input + matrix * p.matrix_stride, p}, is_finite);
   bidiagonalise<T, Team, SIZE>(&packs[0], right, lane, n, p.with_vectors, &result, &step);
   if (p.with_vectors) {
     form_q<T, Team, SIZE, 0>(&packs[0], lane, n, &result.left[0]);

@@ -2,7 +2,7 @@
 // multishift QR algorithm (xHSEQR), and eigenvectors by back substitution (xTREVC).
 #include <csrc/ops/linalg/eig_large.h>
 
-#include <csrc/ops/linalg/common/blocked_reduction.h>
+#include <csrc/ops/linalg/blocked_reduction.h>
 #include <csrc/ops/linalg/hessenberg.h>
 
 #include <ATen/ops/bmm.h>

@@ -8,9 +8,8 @@
 
 namespace metalops {
 
-// H = Q^H (D^-1 A D) Q 2^-exponent, whose elements are at most about 1. Matrices are stored by
-// columns of vectors of 16 bytes, with a leading dimension of column_stride() of
-// blocked_reduction.h and zeros behind the rows.
+// H = Q^H (D^-1 A D) Q 2^-exponent, whose elements are at most about 1. Matrices are stored as in
+// blocked_reduction.h.
 struct Hessenberg {
   int64_t stride;        // leading dimension, in vectors
   at::Tensor h;          // (batch, n, row), by columns

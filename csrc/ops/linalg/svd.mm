@@ -43,8 +43,7 @@ void svd_of_squares(const Tensor& a, const Found& found) {
                                   : metalops::SquareClasses{"svd", 64, "_simdgroup_64_", 2};
   const auto parameters = metalops::squares_of(a, false, found.with_vectors);
   if (n > classes.most) {
-    metalops::svd_of_large(a, found.with_vectors, found.u, found.values, found.v_adjoint,
-                           found.infos);
+    metalops::svd_of_large(a, parameters, found.u, found.values, found.v_adjoint, found.infos);
   } else if (n <= metalops::kMostOfThread) {
     metalops::launch_squares(classes, type, parameters, found.values, found.u, found.v_adjoint,
                              found.infos, a);

@@ -32,24 +32,37 @@ inline X with_exponent(X x, int e) {
   return x * power_of_two(half_of_it) * power_of_two(::metal::clamp(e - half_of_it, -126, 126));
 }
 
-// Returns the reflector of (alpha, x) for a matrix that is about 1. tail: the sum of |x_i|^2, or 0
-// if x is far below the matrix's rounding errors: its squares may have underflowed then.
+// The reflector of (alpha, x) for a matrix that is about 1. Its vector v is (1, x factor).
 template <typename T>
-inline Reflector<T> reflector_of_scaled(T alpha, float tail) {
+struct ScaledReflector {
+  T tau;
+  float beta;
+  T factor;
+};
+
+// Returns the sum of |x_i|^2, or 0 if x is far below the matrix's rounding errors: its squares may
+// have underflowed then.
+inline float significant_tail(float tail) { return tail < 0x1p-80f ? 0.0f : tail; }
+
+// tail: the sum of |x_i|^2, 0 only for zeros or negligible elements; these are not in v.
+template <typename T>
+inline ScaledReflector<T> scaled_reflector(T alpha, float tail) {
   Extent extent = Extent::none();
   if (tail > 0.0f) {
     extent = {1.0f, tail, 1.0f};
   }
-  return reflector_of(alpha, extent);
+  const Reflector<T> made = reflector_of(alpha, extent);
+  return {made.tau, made.beta, tail > 0.0f ? made.factor() : from_real<T>(0.0f)};
 }
 
-// Returns the position of the value `index` in ascending order.
-template <typename Floats>
+// Returns the position of the value `index` in ascending, or descending, order.
+template <bool IS_DESCENDING = false, typename Floats>
 inline int rank_of(Floats values, int n, int index) {
   const float value = values[index];
   int rank = 0;
   for (int i = 0; i < n; ++i) {
-    rank += values[i] < value || (values[i] == value && i < index);
+    const bool is_before = IS_DESCENDING ? values[i] > value : values[i] < value;
+    rank += is_before || (values[i] == value && i < index);
   }
   return rank;
 }

@@ -12,6 +12,19 @@
 
 namespace metalops {
 
+// Returns the power of two by which a column whose largest magnitude this is, of a matrix that is
+// about 1, is multiplied so that its squares do not underflow; 0 if the column counts as zero.
+inline float scale_of_column(float largest) {
+  return largest <= kSchurTiny ? 0.0f : safe_scale(largest);
+}
+
+// Returns the reflector of (alpha, x). tail: the sum of |x_i scale|^2.
+template <typename T>
+inline ScaledReflector<T> reflector_of_column(T alpha, float tail, float scale) {
+  const ScaledReflector<T> made = scaled_reflector(alpha * scale, tail);
+  return {made.tau, scale > 0.0f ? made.beta / scale : 0.0f, made.factor * scale};
+}
+
 // Zeroes a column of n rows, `used` packs, below `row` by a Householder reflector, and returns its
 // tau. reflector: receives its vector v, which is zero before `row`.
 template <typename T, typename Team, typename Column, typename Vector>
@@ -23,16 +36,16 @@ inline T reflect_column(Column column, Vector reflector, int lane, int row, int 
     largest = ::metal::max(largest, largest_part(elements[i]));
   }
   largest = Team::largest(largest);
-  const float scale = largest <= kSchurTiny ? 0.0f : safe_scale(largest);
+  const float scale = scale_of_column(largest);
   float tail = 0.0f;
   for (int i = row / kRows + lane; i < used; i += Team::kLanes) {
     const ::metal::float4 x = ColumnPacks<T>::rows_from(column[i], i * kRows, row + 1) * scale;
     tail += ::metal::dot(x, x);
   }
   tail = Team::sum(tail);
-  const T corner = row < n ? elements[row] : from_real<T>(0.0f);
-  const Reflector<T> made = reflector_of_scaled(corner * scale, tail);
-  const T factor = tail > 0.0f ? made.factor() * scale : from_real<T>(0.0f);
+  const ScaledReflector<T> made =
+      reflector_of_column(row < n ? elements[row] : from_real<T>(0.0f), tail, scale);
+  const T factor = made.factor;
   Team::wait();
   for (int i = lane; i < used; i += Team::kLanes) {
     const ::metal::float4 x = ColumnPacks<T>::rows_from(column[i], i * kRows, row + 1);
@@ -41,7 +54,7 @@ inline T reflect_column(Column column, Vector reflector, int lane, int row, int 
   }
   Team::wait();
   if (lane == 0 && row < n) {
-    elements[row] = from_real<T>(scale > 0.0f ? made.beta / scale : 0.0f);
+    elements[row] = from_real<T>(made.beta);
   }
   return made.tau;
 }
