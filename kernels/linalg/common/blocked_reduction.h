@@ -58,9 +58,10 @@ struct ReductionOrderParameters {
 
 namespace metalops {
 
-// Returns the sum over a threadgroup. sums: kSumsOfThreadgroup elements.
+// Elements of the threadgroup memory that sum_of_threadgroup() takes.
 constant constexpr int kSumsOfThreadgroup = 2 * c10::metal::simdgroup_size;
 
+// Returns the sum over a threadgroup.
 inline float sum_of_threadgroup(threadgroup float* sums, float part, uint lane, uint lanes) {
   return c10::metal::threadgroup_sum(sums, part, lane, lanes);
 }
