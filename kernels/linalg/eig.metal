@@ -98,12 +98,12 @@ inline void store_results(Columns packs, Columns transformations, int lane, int 
   const int n = p.size;
   const int64_t first = int64_t(matrix) * n;
   for (int j = lane; j < n; j += Team::kLanes) {
-    const bool is_second = is_pair<T, STRIDE>(packs, n, j - 1);
+    const bool is_second = is_pair<T>(packs, STRIDE, n, j - 1);
     if (is_second) {
       continue;
     }
-    const bool is_paired = is_pair<T, STRIDE>(packs, n, j);
-    const float2 value = schur_value<T, STRIDE>(packs, n, j);
+    const bool is_paired = is_pair<T>(packs, STRIDE, n, j);
+    const float2 value = schur_value<T>(packs, STRIDE, n, j);
     values[first + j] = with_exponent(value, exponent);
     if (is_paired) {
       values[first + j + 1] = with_exponent(conjugate(value), exponent);

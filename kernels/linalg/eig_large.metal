@@ -1,10 +1,19 @@
-// xHSEQR and xTREVC: the Schur form of Hessenberg matrices of any size, and their eigenvectors, in
-// many launches. A small-bulge multishift sweep chases several bulges, one behind the other, from
-// window to window on the diagonal (Braman, Byers and Mathias, "The Multishift QR Algorithm. Part
-// I", 2002; LAPACK's xLAQR0 and xLAQR5). Then the window's transformation U, a product of
-// reflectors, is applied to the elements above it and right of it, and to the vectors.
+// xLAQR0 to xLAQR5, and xTREVC: the Schur form of Hessenberg matrices of any size (xHSEQR) and
+// their eigenvectors, in many launches. A small-bulge multishift sweep (Braman, Byers and Mathias,
+// "The Multishift QR Algorithm. Part I", 2002) chases several bulges, one behind the other, from
+// window to window on the diagonal. Two bulges (b) of a real matrix, and what the transformation U
+// of a window W is then applied to (Q: the vectors):
 //
-// Matrices are columns of packs, with zeros below their rows.
+//     [ x x x x x x x ]
+//     [ x x x x x x x ]
+//     [ b x x x x x x ]       [ . A A . ]   A := A U
+//     [ b b x x x x x ]       [ . W W R ]   R := U^H R
+//     [       x x x x ]       [ . W W R ]   Q := Q U
+//     [       b x x x ]       [ .     . ]
+//     [       b b x x ]
+//
+// U, the product of the window's reflectors, is in `transformations`, by rows. Matrices are columns
+// of packs, with zeros below their rows; on exit they are (block) upper triangular.
 #include <metalops/register_kernel.h>
 
 #include <metal_stdlib>
@@ -87,7 +96,7 @@ inline void store_window(device float4* matrix, device T* transformation,
 // Returns the first row, or if is_last the last one, from `from` (at least 1) to `high` whose
 // subdiagonal element is negligible; 0 if there is none.
 template <typename T>
-inline int find_split(device const float4* matrix, int stride, int n, int from, int high,
+inline int find_split(device const float4* matrix, int64_t stride, int n, int from, int high,
                       bool is_last, int lane) {
   float best = is_last ? 0.0f : -float(n);
   for (int k = max(from, 1) + lane; k <= high; k += kLanes) {
@@ -164,8 +173,8 @@ inline int count_left(threadgroup const float4* packs, threadgroup const float4*
   const float size = cabs1(below);
   int left = kSize;
   while (left > 0) {
-    const int rows = is_pair<T, kStride>(packs, kSize, left - 2) ? 2 : 1;
-    const float2 value = schur_value<T, kStride>(packs, kSize, left - rows);
+    const int rows = is_pair<T>(packs, kStride, kSize, left - 2) ? 2 : 1;
+    const float2 value = schur_value<T>(packs, kStride, kSize, left - rows);
     float spike = 0.0f;
     for (int k = left - rows; k < left; ++k) {
       spike = max(spike, size * cabs1(elements_of<T>(vectors + k * kStride)[0]));
@@ -185,17 +194,17 @@ template <typename T>
 inline int find_shifts(device float4* shifts, threadgroup const float4* packs, int rows) {
   constexpr int kStride = Window<T>::kStride;
   int k = max(rows - Window<T>::kBulges * (kBulge<T> - 1), 0);
-  if (is_pair<T, kStride>(packs, rows, k - 1)) {
+  if (is_pair<T>(packs, kStride, rows, k - 1)) {
     ++k;
   }
   int found = 0;
   float2 alone(0.0f);
   bool has_alone = false;
   for (; k < rows; ++k) {
-    const float2 value = schur_value<T, kStride>(packs, rows, k);
+    const float2 value = schur_value<T>(packs, kStride, rows, k);
     if (kBulge<T> == 2) {
       shifts[found++] = float4(value, value);
-    } else if (is_pair<T, kStride>(packs, rows, k)) {
+    } else if (is_pair<T>(packs, kStride, rows, k)) {
       shifts[found++] = float4(value, conjugate(value));
       ++k;
     } else if (has_alone) {
@@ -223,12 +232,70 @@ inline int exceptional_shifts(device float4* shifts, device const float4* matrix
   return Window<T>::kBulges;
 }
 
+// Finds the active block, whose first row is `low`. Returns true if there is a sweep to begin: if
+// it does not fit into a window and the iteration limit is not reached. One lane does it.
+template <typename T>
+inline bool find_active_block(device SchurSweeps* sweeps, device float4* matrix, device int* info,
+                              int64_t stride, int low) {
+  sweeps->low = low;
+  sweeps->size = 0;
+  sweeps->bulges = 0;
+  sweeps->windows = 0;
+  if (low > 0) {
+    elements_of<T>(matrix + (low - 1) * stride)[low] = from_real<T>(0.0f);
+  }
+  if (sweeps->high - low + 1 <= Window<T>::kSize) {
+    return false;
+  }
+  if (sweeps->sweeps == 0) {
+    *info = *info == 0 ? sweeps->high + 1 : *info;
+    sweeps->high = -1;
+    return false;
+  }
+  return true;
+}
+
+// Deflates the rows of the window behind the first `left`, and plans the windows and bulges of the
+// sweep, unless many rows were deflated: the next window may deflate some, too. One lane does it.
+template <typename T>
+inline void plan_sweep(device SchurSweeps* sweeps, device float4* shifts,
+                       device const float4* matrix, threadgroup const float4* packs, int stride,
+                       int left) {
+  typedef Window<T> W;
+  constexpr int kStallLimit = 6;
+  constexpr int kFew = W::kSize / 7;
+  const int found = W::kSize - left;
+  const int high = sweeps->high;
+  const int low = sweeps->low;
+  sweeps->high = high - found;
+  sweeps->stalled = found > 0 ? 0 : sweeps->stalled;
+  if (found <= kFew && high - found - low + 1 > W::kSize) {
+    const bool is_exceptional = sweeps->stalled > 0 && sweeps->stalled % kStallLimit == 0;
+    sweeps->bulges = is_exceptional ? exceptional_shifts<T>(shifts, matrix, stride, high)
+                                    : find_shifts<T>(shifts, packs, left);
+    sweeps->next = low;
+    const int rest = high - found - (low + W::kSize - 1);
+    sweeps->windows = 1 + (rest + W::kAdvance - 1) / W::kAdvance;
+    ++sweeps->stalled;
+    --sweeps->sweeps;
+  }
+}
+
 // Begins a sweep over the active block, if that does not fit into a window. The Schur form of a
 // window at its end gives the shifts, and the eigenvalues that have converged already: these are
 // deflated (Braman, Byers and Mathias, "The Multishift QR Algorithm. Part II: Aggressive Early
 // Deflation", 2002; LAPACK's xLAQR2; but only those at the window's end, as eigenvalues are not
-// reordered). If they are many, the next window may deflate some, too, and there is no sweep. One
-// simdgroup per matrix.
+// reordered). With the spike s, the window in Schur form, two rows deflated, and then again in
+// Hessenberg form:
+//
+//     [ s  x x x x x ]      [ s  x x x x x ]
+//     [ s    x x x x ]      [    x x x x x ]
+//     [ s      x x x ]  ->  [      x x x x ]
+//     [ s        x x ]      [        x x x ]
+//     [ 0          x x ]    [            x x ]
+//     [ 0            x ]    [              x ]
+//
+// One simdgroup per matrix.
 template <typename T>
 kernel void eig_large_schur_begin(
     device SchurSweeps* all_sweeps [[buffer(0)]], device float4* all_shifts [[buffer(1)]],
@@ -236,8 +303,6 @@ kernel void eig_large_schur_begin(
     device int* infos [[buffer(4)]], constant SchurParameters& p [[buffer(5)]],
     uint matrix [[threadgroup_position_in_grid]], uint simd_lane [[thread_index_in_simdgroup]]) {
   typedef Window<T> W;
-  constexpr int kStallLimit = 6;
-  constexpr int kFew = W::kSize / 7;
   threadgroup float4 packs[W::kAll];
   threadgroup float4 vectors[W::kAll];
   threadgroup float4 spike[W::kPacks];
@@ -249,24 +314,11 @@ kernel void eig_large_schur_begin(
   const int n = p.size;
   device SchurSweeps* const sweeps = all_sweeps + matrix;
   device float4* const own = matrices + int64_t(matrix) * n * p.stride;
-  device float4* const shifts = all_shifts + int64_t(matrix) * kMostBulges;
   const int high = sweeps->high;
   const int low = find_split<T>(own, p.stride, n, 1, high, true, lane);
   SimdgroupOfDevice::wait();
   if (lane == 0) {
-    plan[0] = high - low + 1 > W::kSize;
-    sweeps->low = low;
-    sweeps->size = 0;
-    sweeps->bulges = 0;
-    sweeps->windows = 0;
-    if (low > 0) {
-      elements_of<T>(own + int64_t(low - 1) * p.stride)[low] = from_real<T>(0.0f);
-    }
-    if (plan[0] != 0 && sweeps->sweeps == 0) {
-      infos[matrix] = infos[matrix] == 0 ? high + 1 : infos[matrix];
-      sweeps->high = -1;
-      plan[0] = 0;
-    }
+    plan[0] = find_active_block<T>(sweeps, own, infos + matrix, p.stride, low);
   }
   SimdgroupOfDevice::wait();
   const bool begins = plan[0] != 0;
@@ -283,20 +335,9 @@ kernel void eig_large_schur_begin(
     const T below = before[0];
     const int left =
         step.count_unfinished() > 0 ? W::kSize : count_left<T>(&packs[0], &vectors[0], below);
-    const int found = W::kSize - left;
     plan[0] = left;
-    sweeps->high = high - found;
-    sweeps->stalled = found > 0 ? 0 : sweeps->stalled;
-    if (found <= kFew && high - found - low + 1 > W::kSize) {
-      const bool is_exceptional = sweeps->stalled > 0 && sweeps->stalled % kStallLimit == 0;
-      sweeps->bulges = is_exceptional ? exceptional_shifts<T>(shifts, own, p.stride, high)
-                                      : find_shifts<T>(shifts, &packs[0], left);
-      sweeps->next = low;
-      const int rest = high - found - (low + W::kSize - 1);
-      sweeps->windows = 1 + (rest + W::kAdvance - 1) / W::kAdvance;
-      ++sweeps->stalled;
-      --sweeps->sweeps;
-    }
+    plan_sweep<T>(sweeps, all_shifts + int64_t(matrix) * kMostBulges, own, &packs[0], p.stride,
+                  left);
     for (int i = 0; i < W::kSize; ++i) {
       const T share = elements_of<T>(&vectors[i * W::kStride])[0];
       elements_of<T>(&spike[0])[i] =
@@ -317,23 +358,6 @@ kernel void eig_large_schur_begin(
     sweeps->first = first;
     sweeps->size = W::kSize;
   }
-}
-
-// Finds the first column of a bulge, from its shifts.
-inline void begin_bulge(thread SchurStep<float>* step, threadgroup const float* a,
-                        threadgroup const float* b, float4 shifts) {
-  const float3 v = first_column(a, b, shifts.xy, shifts.zw);
-  step->v[0] = v.x;
-  step->v[1] = v.y;
-  step->v[2] = v.z;
-}
-
-inline void begin_bulge(thread SchurStep<float2>* step, threadgroup const float2* a,
-                        threadgroup const float2*, float4 shifts) {
-  const float2 x = a[0] - shifts.xy;
-  const float s = cabs1(x) + cabs1(a[1]);
-  step->v[0] = x / s;
-  step->v[1] = a[1] / s;
 }
 
 // The bulges that are chased by one row each at the same time. Each is kBulge rows behind the one
@@ -376,7 +400,7 @@ inline void make_reflector(Wave<T> wave, threadgroup float4* packs,
   }
   if (k == wave.low) {
     begin_bulge(&step, elements_of<T>(packs + k * kStride) + k,
-                elements_of<T>(packs + (k + 1) * kStride) + k, shifts[i]);
+                elements_of<T>(packs + (k + 1) * kStride) + k, shifts[i], from_real<T>(0.0f));
   }
   reflectors[i] = bulge_of<T, kStride>(packs, &step, k, wave.count_of(i));
 }
@@ -388,12 +412,8 @@ inline void reflect_rows_of_window(Wave<T> wave, threadgroup float4* packs,
                                    Worker worker) {
   for (int i = worker.simdgroup; i < wave.bulges; i += worker.simdgroups) {
     if (wave.has(i)) {
-      const int k = wave.row_of(i);
-      const Bulge<T> bulge = reflectors[i];
-      const int count = wave.count_of(i);
-      for (int j = k + worker.lane; j < size; j += kLanes) {
-        reflect_rows<T>(elements_of<T>(packs + j * Window<T>::kStride) + k, bulge, count);
-      }
+      reflect_rows_of_block<T, Window<T>::kStride>(packs, reflectors[i], wave.row_of(i),
+                                                   wave.count_of(i), size - 1, worker.lane, kLanes);
     }
   }
 }
@@ -407,16 +427,9 @@ inline void reflect_columns_of_window(Wave<T> wave, threadgroup float4* packs,
   for (int i = worker.simdgroup; i < wave.bulges; i += worker.simdgroups) {
     if (wave.has(i)) {
       const int k = wave.row_of(i);
-      const Bulge<T> bulge = reflectors[i];
-      const int count = wave.count_of(i);
-      const int own_packs = min(k + kBulge<T>, wave.high) / W::kRows + 1;
-      for (int j = worker.lane; j < own_packs + W::kPacks; j += kLanes) {
-        if (j < own_packs) {
-          reflect_columns<T, W::kStride>(packs + k * W::kStride + j, bulge, count);
-        } else {
-          reflect_columns<T, W::kStride>(vectors + k * W::kStride + j - own_packs, bulge, count);
-        }
-      }
+      reflect_columns_of_block<T, W::kStride>(packs, vectors, reflectors[i], k, wave.count_of(i), 0,
+                                              min(k + kBulge<T>, wave.high), W::kPacks, worker.lane,
+                                              kLanes);
     }
   }
 }
@@ -615,24 +628,6 @@ kernel void eig_large_schur_apply(device float4* matrices [[buffer(0)]],
 
 // ---- results ------------------------------------------------------------------------------------
 
-// Returns true if rows k and k + 1 are a 2-by-2 block of complex eigenvalues.
-template <typename T>
-inline bool has_pair(device const float4* matrix, int stride, int n, int k) {
-  return !is_complex_v<T> && k >= 0 && k + 1 < n &&
-         real_part(elements_of<T>(matrix + int64_t(k) * stride)[k + 1]) != 0.0f;
-}
-
-template <typename T>
-inline float2 value_of(device const float4* matrix, int stride, int n, int k) {
-  device const T* const column = elements_of<T>(matrix + int64_t(k) * stride);
-  float2 value(real_part(column[k]), imaginary_part(column[k]));
-  if (has_pair<T>(matrix, stride, n, k)) {
-    const float above = real_part(elements_of<T>(matrix + int64_t(k + 1) * stride)[k]);
-    value.y = precise::sqrt(abs(above)) * precise::sqrt(abs(real_part(column[k + 1])));
-  }
-  return value;
-}
-
 // Stores the eigenvalues. One thread per eigenvalue.
 template <typename T>
 kernel void eig_large_values(device float2* values [[buffer(0)]],
@@ -646,33 +641,50 @@ kernel void eig_large_values(device float2* values [[buffer(0)]],
     return;
   }
   const int64_t matrix = position.y;
-  device const float4* const own = matrices + matrix * n * p.stride;
-  const bool is_second = has_pair<T>(own, p.stride, n, k - 1);
-  const float2 value = value_of<T>(own, p.stride, n, is_second ? k - 1 : k);
+  const int64_t stride = p.stride;
+  device const float4* const own = matrices + matrix * n * stride;
+  const bool is_second = is_pair<T>(own, stride, n, k - 1);
+  const float2 value = schur_value<T>(own, stride, n, is_second ? k - 1 : k);
   values[matrix * n + k] = with_exponent(is_second ? conjugate(value) : value, exponents[matrix]);
 }
 
-// Access to complex vectors in packs: planar for real matrices, `stride` packs of real parts
-// followed by those of imaginary parts; interleaved for complex matrices.
-inline float2 element_at(device const float4* x, int stride, int i, float) {
-  return float2(elements_of<float>(x)[i], elements_of<float>(x + stride)[i]);
+template <typename T>
+using DeviceColumn = SharedComplexColumn<T, device float4*>;
+
+// Scales a vector, and subtracts from its rows before `end` those of the columns of the last
+// diagonal block, which begins in row `end`, times its unknowns.
+template <typename T>
+inline void subtract_columns(DeviceColumn<T> x, device const float4* matrix, Unknowns solved,
+                             float scale, int end, int lane) {
+  constexpr int kRows = ColumnPacks<T>::kRows;
+  constexpr int kParts = is_complex_v<T> ? 1 : 2;
+  device const float4* const column = matrix + int64_t(end) * x.stride;
+  if (scale != 1.0f) {
+    for (int i = lane; i < x.stride; i += kLanes) {  // a lane's packs are the same as below
+      for (int part = 0; part < kParts; ++part) {
+        const int offset = part * x.stride + i;
+        x.packs[offset] *= scale;
+      }
+    }
+  }
+  const int packs = c10::metal::ceil_div(end, kRows);
+  for (int i = lane; i < packs; i += kLanes) {
+    const float4 pack = column[i];
+    add_product(x, i, pack - ColumnPacks<T>::rows_from(pack, i * kRows, end), -solved.first);
+    if (solved.count == 2) {
+      const float4 next = column[x.stride + i];
+      add_product(x, i, next - ColumnPacks<T>::rows_from(next, i * kRows, end), -solved.second);
+    }
+  }
 }
-inline float2 element_at(device const float4* x, int, int i, float2) {
-  return elements_of<float2>(x)[i];
-}
-inline void put_element(device float4* x, int stride, int i, float2 value, float) {
-  elements_of<float>(x)[i] = value.x;
-  elements_of<float>(x + stride)[i] = value.y;
-}
-inline void put_element(device float4* x, int, int i, float2 value, float2) {
-  elements_of<float2>(x)[i] = value;
-}
-inline void subtract_pack(device float4* x, int stride, float4 pack, float2 factor, float) {
-  x[0] += pack * -factor.x;
-  x[stride] += pack * -factor.y;
-}
-inline void subtract_pack(device float4* x, int, float4 pack, float2 factor, float2) {
-  x[0] += times(pack, -factor);
+
+// Stores the unknowns of the diagonal block that begins in row `end`.
+template <typename T>
+inline void store_unknowns(DeviceColumn<T> x, Unknowns found, int end) {
+  set_element(x, end, found.first);
+  if (found.count == 2) {
+    set_element(x, end + 1, found.second);
+  }
 }
 
 // Computes eigenvectors of the matrices in Schur form, as back_substitute() of schur_vectors.h
@@ -683,108 +695,48 @@ kernel void eig_large_back_substitute(device float4* vectors [[buffer(0)]],
                                       constant SchurParameters& p [[buffer(2)]],
                                       uint group [[threadgroup_position_in_grid]],
                                       uint simd_lane [[thread_index_in_simdgroup]]) {
-  constexpr float kLarge = 0x1p+30f;
-  constexpr int kRows = ColumnPacks<T>::kRows;
   constexpr int kParts = is_complex_v<T> ? 1 : 2;
-  threadgroup float2 solved[2];
-  threadgroup int plan[2];
+  threadgroup Unknowns solved;
+  threadgroup int row;  // the first one of the block that was solved last
   threadgroup float scale;
-  const T type = from_real<T>(0.0f);
   const int lane = simd_lane;
   const int n = p.size;
+  const int64_t stride = p.stride;
   const int64_t matrix = group / p.count;
   const int j = p.first + int(group % p.count);
-  device const float4* const own = matrices + matrix * n * p.stride;
-  device float4* const x = vectors + (matrix * n + j) * kParts * p.stride;
+  device const float4* const own = matrices + matrix * n * stride;
+  const DeviceColumn<T> x = {vectors + (matrix * n + j) * kParts * stride, p.stride};
   for (int i = lane; i < kParts * p.stride; i += kLanes) {
-    x[i] = float4(0.0f);
+    x.packs[i] = float4(0.0f);
   }
   simdgroup_barrier(mem_flags::mem_device);
+  const float2 value = schur_value<T>(own, stride, n, j);
+  const float smallest = smallest_divisor(value);
   if (lane == 0) {
-    plan[0] = has_pair<T>(own, p.stride, n, j - 1) ? 0 : j;
-    plan[1] = 1;
-    solved[0] = float2(1.0f, 0.0f);
-    solved[1] = float2(0.0f);
+    // The second row of a pair has no vector of its own.
+    row = is_pair<T>(own, stride, n, j - 1) ? 0 : j;
     scale = 1.0f;
-    if (has_pair<T>(own, p.stride, n, j)) {
-      const float below = real_part(elements_of<T>(own + int64_t(j) * p.stride)[j + 1]);
-      const float above = real_part(elements_of<T>(own + int64_t(j + 1) * p.stride)[j]);
-      const float2 value = value_of<T>(own, p.stride, n, j);
-      const bool is_upper = abs(above) >= abs(below);
-      solved[0] = float2(is_upper ? 1.0f : -value.y / below, 0.0f);
-      solved[1] = float2(0.0f, is_upper ? value.y / above : 1.0f);
-      plan[1] = 2;
-      put_element(x, p.stride, j + 1, solved[1], type);
-    }
-    if (plan[0] == j) {
-      put_element(x, p.stride, j, solved[0], type);
+    solved = vector_of_block<T>(own, stride, n, j, value);
+    if (row == j) {
+      store_unknowns<T>(x, solved, j);
     }
   }
   simdgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-  const float2 value = value_of<T>(own, p.stride, n, j);
-  const float smallest = smallest_divisor(value);
-  int end = plan[0];
-  // Rows end to end + count - 1 are those that were solved last.
+  int end = row;
   while (end > 0) {
-    const int count = plan[1];
-    const float factor = scale;
-    const float2 first = solved[0];
-    const float2 second = solved[1];
-    device const float4* const column = own + int64_t(end) * p.stride;
-    if (factor != 1.0f) {
-      for (int i = lane; i < p.stride; i += kLanes) {  // a lane's packs are the same as below
-        for (int part = 0; part < kParts; ++part) {
-          const int offset = part * p.stride + i;
-          x[offset] *= factor;
-        }
-      }
-    }
-    const int packs = c10::metal::ceil_div(end, kRows);
-    for (int i = lane; i < packs; i += kLanes) {
-      const float4 pack = column[i];
-      subtract_pack(x + i, p.stride, pack - ColumnPacks<T>::rows_from(pack, i * kRows, end), first,
-                    type);
-      if (count == 2) {
-        const float4 next = column[p.stride + i];
-        subtract_pack(x + i, p.stride, next - ColumnPacks<T>::rows_from(next, i * kRows, end),
-                      second, type);
-      }
-    }
+    subtract_columns<T>(x, own, solved, scale, end, lane);
     simdgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
     if (lane == 0) {
-      const int k = end - 1;
-      device const T* const diagonal = elements_of<T>(own + int64_t(k) * p.stride);
-      float size;
-      if (has_pair<T>(own, p.stride, n, k - 1)) {
-        device const T* const before = elements_of<T>(own + int64_t(k - 1) * p.stride);
-        const TwoUnknowns found = solve_two_by_two(
-            real_part(before[k - 1]), real_part(diagonal[k - 1]), real_part(before[k]),
-            real_part(diagonal[k]), value, element_at(x, p.stride, k - 1, type),
-            element_at(x, p.stride, k, type), smallest);
-        solved[0] = found.first;
-        solved[1] = found.second;
-        put_element(x, p.stride, k - 1, found.first, type);
-        put_element(x, p.stride, k, found.second, type);
-        size = max(largest_part(found.first), largest_part(found.second));
-        plan[1] = 2;
-        plan[0] = end - 2;
-      } else {
-        const float2 corner(real_part(diagonal[k]), imaginary_part(diagonal[k]));
-        const float2 above = element_at(x, p.stride, k, type);
-        const float2 divisor = divisor_of(corner - value, smallest);
-        const float2 found = metalops::divide(above, divisor);
-        solved[0] = found;
-        put_element(x, p.stride, k, found, type);
-        size = largest_part(found);
-        plan[1] = 1;
-        plan[0] = end - 1;
-      }
-      scale = size > kLarge ? ldexp(1.0f, -ilogb(size)) : 1.0f;
-      solved[0] *= scale;
-      solved[1] *= scale;
+      Unknowns found = solve_block<T>(own, stride, n, end, value, smallest, x);
+      row = end - found.count;
+      store_unknowns<T>(x, found, row);
+      scale = found.size() > kLargeUnknown ? ldexp(1.0f, -ilogb(found.size())) : 1.0f;
+      found.first *= scale;
+      found.second *= scale;
+      solved = found;
     }
     simdgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-    end = plan[0];
+    end = row;
   }
 }
 
@@ -799,7 +751,6 @@ kernel void eig_large_vectors(device float2* vectors [[buffer(0)]],
                               uint2 position [[thread_position_in_grid]],
                               uint simd_lane [[thread_index_in_simdgroup]]) {
   constexpr int kParts = is_complex_v<T> ? 1 : 2;
-  const T type = from_real<T>(0.0f);
   const int lane = simd_lane;
   const int n = p.size;
   const int64_t matrix = position.y;
@@ -807,21 +758,21 @@ kernel void eig_large_vectors(device float2* vectors [[buffer(0)]],
   if (j >= n) {
     return;
   }
-  device const float4* const own = matrices + matrix * n * p.stride;
-  const bool is_second = has_pair<T>(own, p.stride, n, j - 1);
-  device const float4* const x =
-      balanced + (matrix * n + (is_second ? j - 1 : j)) * kParts * p.stride;
+  const int64_t stride = p.stride;
+  const bool is_second = is_pair<T>(matrices + matrix * n * stride, stride, n, j - 1);
+  const SharedComplexColumn<T, device const float4*> x = {
+      balanced + (matrix * n + (is_second ? j - 1 : j)) * kParts * stride, p.stride};
   device const int* const scale = scales + matrix * n;
   float highest = -1000.0f;
   for (int i = lane; i < n; i += kLanes) {
-    const float size = largest_part(element_at(x, p.stride, i, type));
+    const float size = largest_part(element_of(x, i));
     highest = max(highest, size > 0.0f ? float(ilogb(size) + scale[i]) : -1000.0f);
   }
   const int exponent = int(simd_max(highest));
   float squares = 0.0f;
   float largest = -1.0f;
   for (int i = lane; i < n; i += kLanes) {
-    const float2 element = with_exponent(element_at(x, p.stride, i, type), scale[i] - exponent);
+    const float2 element = with_exponent(element_of(x, i), scale[i] - exponent);
     squares += squared_magnitude(element);
     largest = max(largest, squared_magnitude(element));
   }
@@ -829,20 +780,18 @@ kernel void eig_large_vectors(device float2* vectors [[buffer(0)]],
   largest = simd_max(largest);
   float index = float(n);
   for (int i = lane; i < n; i += kLanes) {
-    const float2 element = with_exponent(element_at(x, p.stride, i, type), scale[i] - exponent);
+    const float2 element = with_exponent(element_of(x, i), scale[i] - exponent);
     index = min(index, squared_magnitude(element) >= largest ? float(i) : float(n));
   }
   const int at = min(int(simd_min(index)), n - 1);
-  const float2 largest_element =
-      with_exponent(element_at(x, p.stride, at, type), scale[at] - exponent);
+  const float2 largest_element = with_exponent(element_of(x, at), scale[at] - exponent);
   const float unit = 1.0f / precise::sqrt(squares);
   const float2 factor = largest_element.y == 0.0f
                             ? float2(unit, 0.0f)
                             : conjugate(largest_element) * (unit / precise::sqrt(largest));
   device float2* const to = vectors + (matrix * n + j) * n;
   for (int i = lane; i < n; i += kLanes) {
-    float2 element =
-        multiply(with_exponent(element_at(x, p.stride, i, type), scale[i] - exponent), factor);
+    float2 element = multiply(with_exponent(element_of(x, i), scale[i] - exponent), factor);
     element.y = i == at ? 0.0f : element.y;
     to[i] = is_second ? conjugate(element) : element;
   }

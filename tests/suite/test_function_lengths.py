@@ -21,8 +21,6 @@ LONGER = {
     "kernels/linalg/common/balance.h: balance": 125,
     "kernels/linalg/common/bidiagonal.h: next_sweep": 149,
     "kernels/linalg/common/rotations.h: next_sweep": 96,
-    "kernels/linalg/eig_large.metal: eig_large_schur_begin": 89,
-    "kernels/linalg/eig_large.metal: eig_large_back_substitute": 110,
     "kernels/linalg/ldl.metal: ldl_factor": 134,
     "kernels/linalg/ldl.metal: ldl_thread": 131,
     "kernels/linalg/lu.metal: lu_panel": 92,

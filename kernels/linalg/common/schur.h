@@ -131,8 +131,8 @@ struct SchurStep {
 
 // Returns true if the subdiagonal element in row k is negligible (Ahues and Tisseur's test). n:
 // rows of the matrix. tiny: magnitudes up to this count as zero anywhere.
-template <typename T, typename Columns>
-inline bool is_split(Columns packs, int stride, int n, int k, float tiny) {
+template <typename T, typename Columns, typename Stride>
+inline bool is_split(Columns packs, Stride stride, int n, int k, float tiny) {
   const auto left = elements_of<T>(packs + (k - 1) * stride);
   const auto right = elements_of<T>(packs + k * stride);
   const float below = cabs1(left[k]);
@@ -214,6 +214,23 @@ inline float3 first_column(A a, B b, float2 first, float2 second) {
   return float3(x, y, z) / s;
 }
 
+// Sets step->v to a multiple of the first column of (H - shifts.xy) (H - shifts.zw), or for complex
+// matrices of H - shifts.xy. a, b: as for first_column().
+template <typename Step, typename A, typename B>
+inline void begin_bulge(Step step, A a, B b, float4 shifts, float) {
+  const float3 v = first_column(a, b, shifts.xy, shifts.zw);
+  step->v[0] = v.x;
+  step->v[1] = v.y;
+  step->v[2] = v.z;
+}
+template <typename Step, typename A, typename B>
+inline void begin_bulge(Step step, A a, B, float4 shifts, float2) {
+  const float2 x = a[0] - shifts.xy;
+  const float s = cabs1(x) + cabs1(a[1]);
+  step->v[0] = x / s;
+  step->v[1] = a[1] / s;
+}
+
 // Begins a sweep with double shifts: finds its first row and its first column, step->first and
 // step->v.
 template <typename T, int STRIDE, typename Columns, typename Step>
@@ -237,23 +254,18 @@ inline void begin_sweep(Columns packs, Step step, float) {
   } else {
     shifts = shifts_of(next[high - 1], last[high - 1], next[high], last[high]);
   }
-  const float2 one = shifts.first;
-  const float2 two = shifts.second;
   int m = high - 2;
   while (true) {
     const auto a = elements_of<T>(packs + m * STRIDE);
     const auto b = elements_of<T>(packs + (m + 1) * STRIDE);
-    const float3 v = first_column(a + m, b + m, one, two);
-    step->v[0] = v.x;
-    step->v[1] = v.y;
-    step->v[2] = v.z;
+    begin_bulge(step, a + m, b + m, float4(shifts.first, shifts.second), 0.0f);
     if (m == low) {
       break;
     }
     const auto before = elements_of<T>(packs + (m - 1) * STRIDE);
     const float around = ::metal::abs(before[m - 1]) + ::metal::abs(a[m]) + ::metal::abs(b[m + 1]);
-    if (::metal::abs(before[m]) * (::metal::abs(v.y) + ::metal::abs(v.z)) <=
-        kSchurEpsilon * ::metal::abs(v.x) * around) {
+    if (::metal::abs(before[m]) * (::metal::abs(step->v[1]) + ::metal::abs(step->v[2])) <=
+        kSchurEpsilon * ::metal::abs(step->v[0]) * around) {
       break;
     }
     --m;
@@ -292,20 +304,14 @@ inline void begin_sweep(Columns packs, Step step, float2) {
   int m = high - 1;
   while (true) {
     const auto a = elements_of<T>(packs + m * STRIDE);
-    const float2 corner = a[m];
-    float2 x = corner - shift;
-    float2 y = a[m + 1];
-    const float s = cabs1(x) + cabs1(y);
-    x /= s;
-    y /= s;
-    step->v[0] = x;
-    step->v[1] = y;
+    const auto b = elements_of<T>(packs + (m + 1) * STRIDE);
+    begin_bulge(step, a + m, b + m, float4(shift, shift), shift);
     if (m == low) {
       break;
     }
-    const float around = cabs1(corner) + cabs1(elements_of<T>(packs + (m + 1) * STRIDE)[m + 1]);
-    if (cabs1(elements_of<T>(packs + (m - 1) * STRIDE)[m]) * cabs1(y) <=
-        kSchurEpsilon * (cabs1(x) * around)) {
+    const float around = cabs1(a[m]) + cabs1(b[m + 1]);
+    if (cabs1(elements_of<T>(packs + (m - 1) * STRIDE)[m]) * cabs1(step->v[1]) <=
+        kSchurEpsilon * (cabs1(step->v[0]) * around)) {
       break;
     }
     --m;
@@ -456,6 +462,32 @@ inline void reflect_columns(Packs x, Bulge<T> bulge, int count) {
   }
 }
 
+// Applies the adjoint of a reflector to rows k to k + count - 1 of the columns from k to
+// `last_column`, which lanes share.
+template <typename T, int STRIDE, typename Columns>
+inline void reflect_rows_of_block(Columns packs, Bulge<T> bulge, int k, int count, int last_column,
+                                  int lane, int lanes) {
+  for (int j = k + lane; j <= last_column; j += lanes) {
+    reflect_rows<T>(elements_of<T>(packs + j * STRIDE) + k, bulge, count);
+  }
+}
+
+// Applies a reflector from the right to columns k to k + count - 1: to rows from pack `first_pack`
+// to row `last_row`, and to `vector_packs` packs of rows of the vectors, all of which lanes share.
+template <typename T, int STRIDE, typename Columns, typename Vectors>
+inline void reflect_columns_of_block(Columns packs, Vectors vectors, Bulge<T> bulge, int k,
+                                     int count, int first_pack, int last_row, int vector_packs,
+                                     int lane, int lanes) {
+  const int own_packs = last_row / ColumnPacks<T>::kRows + 1 - first_pack;
+  for (int i = lane; i < own_packs + vector_packs; i += lanes) {
+    if (i < own_packs) {
+      reflect_columns<T, STRIDE>(packs + k * STRIDE + first_pack + i, bulge, count);
+    } else {
+      reflect_columns<T, STRIDE>(vectors + k * STRIDE + i - own_packs, bulge, count);
+    }
+  }
+}
+
 // Rotates the elements above and right of a 2-by-2 block that has been brought to standard form,
 // and the vectors.
 template <typename T, typename Team, int STRIDE, typename Columns, typename Vectors, typename Step>
@@ -501,18 +533,10 @@ inline void chase_bulge(Columns packs, Vectors vectors, int lane, int k, int cou
   }
   Team::wait();
   const Bulge<T> bulge = *shared;
-  for (int j = k + lane; j <= last_column; j += Team::kLanes) {
-    reflect_rows<T>(elements_of<T>(packs + j * STRIDE) + k, bulge, count);
-  }
+  reflect_rows_of_block<T, STRIDE>(packs, bulge, k, count, last_column, lane, Team::kLanes);
   Team::wait();
-  const int own_packs = last_row / ColumnPacks<T>::kRows + 1 - first_pack;
-  for (int i = lane; i < own_packs + vector_packs; i += Team::kLanes) {
-    if (i < own_packs) {
-      reflect_columns<T, STRIDE>(packs + k * STRIDE + first_pack + i, bulge, count);
-    } else {
-      reflect_columns<T, STRIDE>(vectors + k * STRIDE + i - own_packs, bulge, count);
-    }
-  }
+  reflect_columns_of_block<T, STRIDE>(packs, vectors, bulge, k, count, first_pack, last_row,
+                                      vector_packs, lane, Team::kLanes);
   Team::wait();
 }
 
