@@ -131,6 +131,137 @@ inline float negligible_in_bidiagonal(Elements diagonal, Elements superdiagonal,
                       6.0f * size * size * 0x1p-126f);
 }
 
+// The block of a sweep, in the order of the sweep, down (step 1) or up (step -1): rows and columns
+// `from` to `to`. Going up, the matrix is lower bidiagonal, and left and right change roles.
+template <typename Elements>
+struct BidiagonalBlock {
+  Elements diagonal;
+  Elements superdiagonal;
+  int from;
+  int to;
+  int step;
+
+  // Returns the index of the element of the superdiagonal between i and i + step.
+  int behind(int i) const { return step > 0 ? i : i - 1; }
+  int count() const { return (to - from) * step; }
+};
+
+// Where rotations are recorded, if the pointers are not null. The first rotation of each step acts
+// on columns if the sweep goes down, on rows if it goes up.
+template <typename Rotations>
+struct SweepRotations {
+  Rotations first;
+  Rotations second;
+
+  void put(int k, float c, float s, float next_c, float next_s) const {
+    if (first) {
+      first[k] = ::metal::float2(c, s);
+      second[k] = ::metal::float2(next_c, next_s);
+    }
+  }
+};
+
+// Tests for convergence, with lower estimates of the smallest singular value of the rows up to
+// each. Returns -1 if an element of the superdiagonal is negligible, and now zero; otherwise the
+// lower estimate for the block.
+template <typename Elements>
+inline float split_or_estimate(BidiagonalBlock<Elements> block, float tolerance) {
+  const int last = block.behind(block.to - block.step);
+  if (::metal::abs(block.superdiagonal[last]) <=
+      tolerance * ::metal::abs(block.diagonal[block.to])) {
+    block.superdiagonal[last] = 0.0f;
+    return -1.0f;
+  }
+  float below = ::metal::abs(block.diagonal[block.from]);
+  float least = below;
+  for (int i = block.from; i != block.to; i += block.step) {
+    const float between = ::metal::abs(block.superdiagonal[block.behind(i)]);
+    if (between <= tolerance * below) {
+      block.superdiagonal[block.behind(i)] = 0.0f;
+      return -1.0f;
+    }
+    below = ::metal::abs(block.diagonal[i + block.step]) * (below / (below + between));
+    least = ::metal::min(least, below);
+  }
+  return least;
+}
+
+// Returns the shift of the next sweep, or zero if it is negligible.
+template <typename Elements>
+inline float shift_of(BidiagonalBlock<Elements> block) {
+  constexpr float kEpsilon = 0x1p-24f;
+  const int before = block.to - block.step;
+  const float corner = ::metal::abs(block.diagonal[block.from]);
+  const float shift = smaller_singular_value(
+      block.diagonal[before], block.superdiagonal[block.behind(before)], block.diagonal[block.to]);
+  const float ratio = shift / corner;
+  return corner > 0.0f && ratio * ratio < kEpsilon ? 0.0f : shift;
+}
+
+// Does a sweep without a shift (Demmel and Kahan).
+template <typename Elements, typename Rotations>
+inline void zero_shift_sweep(BidiagonalBlock<Elements> block, SweepRotations<Rotations> rotations) {
+  const int step = block.step;
+  const int count = block.count();
+  float c = 1.0f;
+  float s = 0.0f;
+  float next_c = 1.0f;
+  float next_s = 0.0f;
+  float d = block.diagonal[block.from];
+  for (int k = 0; k < count; ++k) {
+    const int i = block.from + k * step;
+    const float r = rotation_of(d * c, block.superdiagonal[block.behind(i)], c, s);
+    if (k > 0) {
+      block.superdiagonal[block.behind(i - step)] = next_s * r;
+    }
+    d = block.diagonal[i + step];
+    block.diagonal[i] = rotation_of(next_c * r, d * s, next_c, next_s);
+    rotations.put(k, c, s, next_c, next_s);
+  }
+  d *= c;
+  block.diagonal[block.to] = d * next_c;
+  block.superdiagonal[block.behind(block.to - step)] = d * next_s;
+}
+
+template <typename Elements, typename Rotations>
+inline void shifted_sweep(BidiagonalBlock<Elements> block, float shift,
+                          SweepRotations<Rotations> rotations) {
+  const int step = block.step;
+  const int count = block.count();
+  float c = 1.0f;
+  float s = 0.0f;
+  float next_c = 1.0f;
+  float next_s = 0.0f;
+  float d = block.diagonal[block.from];
+  float e = block.superdiagonal[block.behind(block.from)];
+  float f = (::metal::abs(d) - shift) * (::metal::copysign(1.0f, d) + shift / d);
+  float g = e;
+  for (int k = 0; k < count; ++k) {
+    const int i = block.from + k * step;
+    float r = rotation_of(f, g, c, s);
+    if (k > 0) {
+      block.superdiagonal[block.behind(i - step)] = r;
+    }
+    f = c * d + s * e;
+    e = c * e - s * d;
+    const float below_it = block.diagonal[i + step];
+    g = s * below_it;
+    d = c * below_it;
+    r = rotation_of(f, g, next_c, next_s);
+    block.diagonal[i] = r;
+    f = next_c * e + next_s * d;
+    d = next_c * d - next_s * e;
+    if (k < count - 1) {
+      e = block.superdiagonal[block.behind(i + step)];
+      g = next_s * e;
+      e *= next_c;
+    }
+    rotations.put(k, c, s, next_c, next_s);
+  }
+  block.diagonal[block.to] = d;
+  block.superdiagonal[block.behind(block.to - step)] = f;
+}
+
 // Does the next sweep, of at most n - 1 rotations of columns of the left vectors and as many of the
 // right ones, and records them where those pointers are not null. Returns a sweep of count zero if
 // nothing is left to do, or if 30 n sweeps did not suffice.
@@ -178,106 +309,26 @@ inline Sweep next_sweep(Elements diagonal, Elements superdiagonal, int n,
       // The bulge is chased from the larger end to the smaller one.
       iteration.step = ::metal::abs(diagonal[begin]) >= ::metal::abs(diagonal[end - 1]) ? 1 : -1;
     }
-    // Below, rows and columns are in the order of the sweep: superdiagonal[i + offset] is between
-    // i and i + step. Going up, the matrix is lower bidiagonal, and left and right change roles.
-    const int step = iteration.step;
-    const int offset = step > 0 ? 0 : -1;
-    const int from = step > 0 ? begin : end - 1;
-    const int to = step > 0 ? end - 1 : begin;
-    // Tests for convergence, with lower estimates of the smallest singular value of the rows up to
-    // each.
-    bool is_split =
-        ::metal::abs(superdiagonal[to - step + offset]) <= kTolerance * ::metal::abs(diagonal[to]);
-    if (is_split) {
-      superdiagonal[to - step + offset] = 0.0f;
-    }
-    float below = ::metal::abs(diagonal[from]);
-    float least = below;
-    for (int i = from; i != to && !is_split; i += step) {
-      const float between = ::metal::abs(superdiagonal[i + offset]);
-      if (between <= kTolerance * below) {
-        superdiagonal[i + offset] = 0.0f;
-        is_split = true;
-      } else {
-        below = ::metal::abs(diagonal[i + step]) * (below / (below + between));
-        least = ::metal::min(least, below);
-      }
-    }
-    if (is_split) {
+    const bool goes_down = iteration.step > 0;
+    const BidiagonalBlock<Elements> block = {diagonal, superdiagonal, goes_down ? begin : end - 1,
+                                             goes_down ? end - 1 : begin, iteration.step};
+    const float least = split_or_estimate(block, kTolerance);
+    if (least < 0.0f) {
       continue;
     }
     iteration.begin = begin;
     iteration.end = end;
-    float shift = 0.0f;
     // The shift is used only if small singular values keep their relative accuracy.
-    if (float(n) * kTolerance * (least / largest) > kEpsilon) {
-      const float corner = ::metal::abs(diagonal[from]);
-      shift = smaller_singular_value(diagonal[to - step], superdiagonal[to - step + offset],
-                                     diagonal[to]);
-      const float ratio = shift / corner;
-      shift = corner > 0.0f && ratio * ratio < kEpsilon ? 0.0f : shift;
-    }
-    // The first rotation of each step acts on columns if the sweep goes down, on rows if it goes
-    // up.
-    const Rotations first = step > 0 ? right : left;
-    const Rotations second = step > 0 ? left : right;
-    const int count = end - 1 - begin;
-    float c = 1.0f;
-    float s = 0.0f;
-    float next_c = 1.0f;
-    float next_s = 0.0f;
+    const bool is_accurate = float(n) * kTolerance * (least / largest) > kEpsilon;
+    const float shift = is_accurate ? shift_of(block) : 0.0f;
+    const SweepRotations<Rotations> rotations = {goes_down ? right : left,
+                                                 goes_down ? left : right};
     if (shift == 0.0f) {
-      float d = diagonal[from];
-      for (int k = 0; k < count; ++k) {
-        const int i = from + k * step;
-        const float r = rotation_of(d * c, superdiagonal[i + offset], c, s);
-        if (k > 0) {
-          superdiagonal[i - step + offset] = next_s * r;
-        }
-        d = diagonal[i + step];
-        diagonal[i] = rotation_of(next_c * r, d * s, next_c, next_s);
-        if (left) {
-          first[k] = ::metal::float2(c, s);
-          second[k] = ::metal::float2(next_c, next_s);
-        }
-      }
-      d *= c;
-      diagonal[to] = d * next_c;
-      superdiagonal[to - step + offset] = d * next_s;
+      zero_shift_sweep(block, rotations);
     } else {
-      float d = diagonal[from];
-      float e = superdiagonal[from + offset];
-      float f = (::metal::abs(d) - shift) * (::metal::copysign(1.0f, d) + shift / d);
-      float g = e;
-      for (int k = 0; k < count; ++k) {
-        const int i = from + k * step;
-        float r = rotation_of(f, g, c, s);
-        if (k > 0) {
-          superdiagonal[i - step + offset] = r;
-        }
-        f = c * d + s * e;
-        e = c * e - s * d;
-        const float below_it = diagonal[i + step];
-        g = s * below_it;
-        d = c * below_it;
-        r = rotation_of(f, g, next_c, next_s);
-        diagonal[i] = r;
-        f = next_c * e + next_s * d;
-        d = next_c * d - next_s * e;
-        if (k < count - 1) {
-          e = superdiagonal[i + step + offset];
-          g = next_s * e;
-          e *= next_c;
-        }
-        if (left) {
-          first[k] = ::metal::float2(c, s);
-          second[k] = ::metal::float2(next_c, next_s);
-        }
-      }
-      diagonal[to] = d;
-      superdiagonal[to - step + offset] = f;
+      shifted_sweep(block, shift, rotations);
     }
-    sweep = {from, -step, count};
+    sweep = {block.from, -block.step, block.count()};
     ++iteration.sweeps;
   }
   iteration.finished = n - end;

@@ -125,37 +125,85 @@ inline bool is_negligible(float off_diagonal, float above, float below) {
          kSquaredEpsilon * ::metal::abs(above) * ::metal::abs(below) + kTiny;
 }
 
+// Begins with the next block, from row iteration.next on.
+template <typename Elements>
+inline void begin_block(Elements diagonal, Elements off_diagonal, int n,
+                        thread TridiagonalIteration& iteration) {
+  const int low = iteration.next;
+  int high = low;
+  while (high < n - 1 && !is_negligible(off_diagonal[high], diagonal[high], diagonal[high + 1])) {
+    ++high;
+  }
+  if (high < n - 1) {
+    off_diagonal[high] = 0.0f;
+  }
+  iteration.next = high + 1;
+  const bool from_below = ::metal::abs(diagonal[high]) < ::metal::abs(diagonal[low]);
+  iteration.step = from_below ? -1 : 1;
+  iteration.at = from_below ? high : low;
+  iteration.end = from_below ? low : high;
+}
+
+// Does a QL (step > 0) or QR sweep with Wilkinson's shift on the rows from `at` to `split`, in
+// steps of `step`, and records its rotations. off_diagonal[i + offset] is between the rows i and i
+// + step.
+template <typename Elements, typename Rotations>
+inline Sweep wilkinson_sweep(Elements diagonal, Elements off_diagonal, int at, int split, int step,
+                             Rotations rotations) {
+  const int offset = step > 0 ? 0 : -1;
+  const float corner = diagonal[at];
+  const float half_gap = (diagonal[at + step] - corner) / (2.0f * off_diagonal[at + offset]);
+  const float root =
+      ::metal::abs(half_gap) > 0x1p+30f
+          ? half_gap
+          : ::metal::copysign(::metal::precise::sqrt(half_gap * half_gap + 1.0f), half_gap);
+  float last = diagonal[split];  // not yet reduced by `shifted`
+  float g = last - corner + off_diagonal[at + offset] / (half_gap + root);
+  float s = 1.0f;
+  float c = 1.0f;
+  float shifted = 0.0f;
+  int count = 0;
+  for (int i = split - step; (i - at) * step >= 0; i -= step) {
+    const float between = off_diagonal[i + offset];
+    const float f = s * between;
+    const float b = c * between;
+    const float r = rotation_of(g, f, c, s);
+    if (count > 0) {
+      off_diagonal[i + step + offset] = r;
+    }
+    g = last - shifted;
+    last = diagonal[i];
+    const float t = (last - g) * s + 2.0f * c * b;
+    shifted = s * t;
+    diagonal[i + step] = g + shifted;
+    g = c * t - b;
+    if (rotations) {
+      rotations[count] = ::metal::float2(c, s);
+    }
+    ++count;
+  }
+  diagonal[at] = last - shifted;
+  off_diagonal[at + offset] = g;
+  return {split, step, count};
+}
+
 // Does the next sweep, of at most n - 1 rotations, and records them where `rotations` is not null.
 // Returns a sweep of count zero if nothing is left to do, or if 30 n sweeps did not suffice.
 template <typename Elements, typename Rotations>
 inline Sweep next_sweep(Elements diagonal, Elements off_diagonal, int n,
                         thread TridiagonalIteration& iteration, Rotations rotations) {
-  int at = iteration.at;
-  int end = iteration.end;
-  int step = iteration.step;
   Sweep sweep = {0, 1, 0};
   while (sweep.count == 0 && iteration.sweeps < 30 * n) {
+    const int at = iteration.at;
+    const int end = iteration.end;
+    const int step = iteration.step;
     if ((end - at) * step <= 0) {  // the block is finished
-      const int low = iteration.next;
-      if (low >= n) {
+      if (iteration.next >= n) {
         break;
       }
-      int high = low;
-      while (high < n - 1 &&
-             !is_negligible(off_diagonal[high], diagonal[high], diagonal[high + 1])) {
-        ++high;
-      }
-      if (high < n - 1) {
-        off_diagonal[high] = 0.0f;
-      }
-      iteration.next = high + 1;
-      const bool from_below = ::metal::abs(diagonal[high]) < ::metal::abs(diagonal[low]);
-      step = from_below ? -1 : 1;
-      at = from_below ? high : low;
-      end = from_below ? low : high;
+      begin_block(diagonal, off_diagonal, n, iteration);
       continue;
     }
-    // off_diagonal[i + offset] is between the rows i and i + step.
     const int offset = step > 0 ? 0 : -1;
     int split = at;
     while (split != end &&
@@ -166,10 +214,8 @@ inline Sweep next_sweep(Elements diagonal, Elements off_diagonal, int n,
       off_diagonal[split + offset] = 0.0f;
     }
     if (split == at) {
-      at += step;
-      continue;
-    }
-    if (split == at + step) {
+      iteration.at = at + step;
+    } else if (split == at + step) {
       const TwoByTwo found =
           eigenvalues_of_two_by_two(diagonal[at], off_diagonal[at + offset], diagonal[split]);
       diagonal[at] = found.first;
@@ -179,48 +225,12 @@ inline Sweep next_sweep(Elements diagonal, Elements off_diagonal, int n,
         rotations[0] = ::metal::float2(found.cosine, -found.sine);
       }
       sweep = {split, step, 1};
-      at += 2 * step;
-      continue;
+      iteration.at = at + 2 * step;
+    } else {
+      sweep = wilkinson_sweep(diagonal, off_diagonal, at, split, step, rotations);
+      ++iteration.sweeps;
     }
-    const float corner = diagonal[at];
-    const float half_gap = (diagonal[at + step] - corner) / (2.0f * off_diagonal[at + offset]);
-    const float root =
-        ::metal::abs(half_gap) > 0x1p+30f
-            ? half_gap
-            : ::metal::copysign(::metal::precise::sqrt(half_gap * half_gap + 1.0f), half_gap);
-    float last = diagonal[split];  // not yet reduced by `shifted`
-    float g = last - corner + off_diagonal[at + offset] / (half_gap + root);
-    float s = 1.0f;
-    float c = 1.0f;
-    float shifted = 0.0f;
-    int count = 0;
-    for (int i = split - step; (i - at) * step >= 0; i -= step) {
-      const float between = off_diagonal[i + offset];
-      const float f = s * between;
-      const float b = c * between;
-      const float r = rotation_of(g, f, c, s);
-      if (count > 0) {
-        off_diagonal[i + step + offset] = r;
-      }
-      g = last - shifted;
-      last = diagonal[i];
-      const float t = (last - g) * s + 2.0f * c * b;
-      shifted = s * t;
-      diagonal[i + step] = g + shifted;
-      g = c * t - b;
-      if (rotations) {
-        rotations[count] = ::metal::float2(c, s);
-      }
-      ++count;
-    }
-    diagonal[at] = last - shifted;
-    off_diagonal[at + offset] = g;
-    sweep = {split, step, count};
-    ++iteration.sweeps;
   }
-  iteration.at = at;
-  iteration.end = end;
-  iteration.step = step;
   return sweep;
 }
 
