@@ -79,7 +79,7 @@ kernel void eigh_large_column(
   }
   device float4* const column = matrices + (int64_t(matrix) * p.size + c) * p.stride;
   device const T* const elements = elements_of<T>(column);
-  float tail = update_column<T>(column, panel, done, done, first, lane, lanes, p);
+  const float tail = update_column<T>(column, panel, done, done, first, lane, lanes, p);
   threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
   if (lane == 0) {
     diagonals[int64_t(matrix) * p.size + c] = real_part(elements[c]);
@@ -87,15 +87,9 @@ kernel void eigh_large_column(
   if (c == p.size - 1) {
     return;
   }
-  tail = significant_tail(sum_of_threadgroup(&sums[0], tail, thread_lane, threads));
-  if (lane == 0) {
-    const ScaledReflector<T> made = scaled_reflector(elements[p.from], tail);
-    off_diagonals[int64_t(matrix) * p.size + c] = made.beta;
-    taus[reflector + done] = made.tau;
-    factor = made.factor;
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  store_reflector(v + done * p.stride, column, factor, first, lane, lanes, p);
+  make_reflector<T>(column, v + done * p.stride, taus + reflector + done,
+                    off_diagonals + int64_t(matrix) * p.size + c, tail, &sums[0], &factor, first,
+                    thread_lane, threads, p);
 }
 
 REGISTER_KERNEL("eigh_large_column_float", eigh_large_column, float);

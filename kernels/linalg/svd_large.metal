@@ -62,17 +62,11 @@ kernel void svd_large_column(
     return;
   }
   device float4* const column = matrices + (int64_t(matrix) * p.size + c) * p.stride;
-  float tail = update_column<T>(column, panel, done, others, first, lane, lanes, p);
+  const float tail = update_column<T>(column, panel, done, others, first, lane, lanes, p);
   threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-  tail = significant_tail(sum_of_threadgroup(&sums[0], tail, thread_lane, threads));
-  if (lane == 0) {
-    const ScaledReflector<T> made = scaled_reflector(elements_of<T>(column)[p.from], tail);
-    values[int64_t(matrix) * p.size + c] = made.beta;
-    taus[reflector + done] = made.tau;
-    factor = made.factor;
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  store_reflector(v + done * p.stride, column, factor, first, lane, lanes, p);
+  make_reflector<T>(column, v + done * p.stride, taus + reflector + done,
+                    values + int64_t(matrix) * p.size + c, tail, &sums[0], &factor, first,
+                    thread_lane, threads, p);
 }
 
 REGISTER_KERNEL("svd_large_column_float", svd_large_column, float);

@@ -11,6 +11,8 @@
 #include <csrc/ops/common/typed_kernel.h>
 #include <metalops/launch.h>
 
+#include <utility>
+
 namespace {
 
 using at::Tensor;

@@ -168,5 +168,24 @@ inline void store_reflector(device::metal::float4* to, device const ::metal::flo
   }
 }
 
+// Makes the reflector of an up-to-date column, whose elements behind row p.from it zeroes, and
+// stores its vector, its tau and the element of the reduced matrix that the column becomes. tail:
+// what update_column() returned. sums, factor: scratch that the threadgroup shares.
+template <typename T>
+inline void make_reflector(device const ::metal::float4* column, device::metal::float4* vector,
+                           device T* tau, device float* element, float tail,
+                           threadgroup float* sums, threadgroup T* factor, int first, uint lane,
+                           uint lanes, constant ReductionParameters& p) {
+  tail = significant_tail(sum_of_threadgroup(sums, tail, lane, lanes));
+  if (lane == 0) {
+    const ScaledReflector<T> made = scaled_reflector(elements_of<T>(column)[p.from], tail);
+    *element = made.beta;
+    *tau = made.tau;
+    *factor = made.factor;
+  }
+  ::metal::threadgroup_barrier(::metal::mem_flags::mem_threadgroup);
+  store_reflector(vector, column, T(*factor), first, lane, lanes, p);
+}
+
 }  // namespace metalops
 #endif
