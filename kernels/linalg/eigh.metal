@@ -208,12 +208,7 @@ kernel void eigh_simdgroup(device float* values [[buffer(0)]], device T* vectors
     count = sweep_count;
     if (p.with_vectors) {
       for (int i = lane; i < padded / ColumnPacks<T>::kRows; i += Simdgroup::kLanes) {
-        int used = 0;
-        for (int done = 0; done < count; ++done) {
-          const Sweep sweep = sweeps[done];
-          apply_sweep<float4>(&packs[i], L::kStride, sweep, &rotations[used]);
-          used += sweep.count;
-        }
+        apply_sweeps<float4>(&packs[i], L::kStride, &sweeps[0], count, &rotations[0]);
       }
     }
     Simdgroup::wait();

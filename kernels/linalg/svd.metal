@@ -327,15 +327,11 @@ kernel void svd_simdgroup(device float* values [[buffer(0)]], device T* u [[buff
     count = sweep_count;
     if (p.with_vectors) {
       for (int i = lane; i < 2 * used; i += Team::kLanes) {
-        int offset = 0;
-        for (int done = 0; done < count; ++done) {
-          const Sweep sweep = sweeps[done];
-          if (i < used) {
-            apply_sweep<float4>(&packs[i], L::kStride, sweep, &rotations[offset]);
-          } else {
-            apply_sweep<float4>(right + (i - used), L::kStride, sweep, &right_rotations[offset]);
-          }
-          offset += sweep.count;
+        if (i < used) {
+          apply_sweeps<float4>(&packs[i], L::kStride, &sweeps[0], count, &rotations[0]);
+        } else {
+          apply_sweeps<float4>(right + (i - used), L::kStride, &sweeps[0], count,
+                               &right_rotations[0]);
         }
       }
     }

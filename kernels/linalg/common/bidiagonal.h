@@ -140,33 +140,17 @@ struct BidiagonalBlock {
   int from;
   int to;
   int step;
+  int offset;  // superdiagonal[i + offset] is between i and i + step
 
-  // Returns the index of the element of the superdiagonal between i and i + step.
-  int behind(int i) const { return step > 0 ? i : i - 1; }
   int count() const { return (to - from) * step; }
-};
-
-// Where rotations are recorded, if the pointers are not null. The first rotation of each step acts
-// on columns if the sweep goes down, on rows if it goes up.
-template <typename Rotations>
-struct SweepRotations {
-  Rotations first;
-  Rotations second;
-
-  void put(int k, float c, float s, float next_c, float next_s) const {
-    if (first) {
-      first[k] = ::metal::float2(c, s);
-      second[k] = ::metal::float2(next_c, next_s);
-    }
-  }
 };
 
 // Tests for convergence, with lower estimates of the smallest singular value of the rows up to
 // each. Returns -1 if an element of the superdiagonal is negligible, and now zero; otherwise the
 // lower estimate for the block.
 template <typename Elements>
-inline float split_or_estimate(BidiagonalBlock<Elements> block, float tolerance) {
-  const int last = block.behind(block.to - block.step);
+METAL_FUNC float split_or_estimate(BidiagonalBlock<Elements> block, float tolerance) {
+  const int last = block.to - block.step + block.offset;
   if (::metal::abs(block.superdiagonal[last]) <=
       tolerance * ::metal::abs(block.diagonal[block.to])) {
     block.superdiagonal[last] = 0.0f;
@@ -175,9 +159,9 @@ inline float split_or_estimate(BidiagonalBlock<Elements> block, float tolerance)
   float below = ::metal::abs(block.diagonal[block.from]);
   float least = below;
   for (int i = block.from; i != block.to; i += block.step) {
-    const float between = ::metal::abs(block.superdiagonal[block.behind(i)]);
+    const float between = ::metal::abs(block.superdiagonal[i + block.offset]);
     if (between <= tolerance * below) {
-      block.superdiagonal[block.behind(i)] = 0.0f;
+      block.superdiagonal[i + block.offset] = 0.0f;
       return -1.0f;
     }
     below = ::metal::abs(block.diagonal[i + block.step]) * (below / (below + between));
@@ -188,19 +172,22 @@ inline float split_or_estimate(BidiagonalBlock<Elements> block, float tolerance)
 
 // Returns the shift of the next sweep, or zero if it is negligible.
 template <typename Elements>
-inline float shift_of(BidiagonalBlock<Elements> block) {
+METAL_FUNC float shift_of(BidiagonalBlock<Elements> block) {
   constexpr float kEpsilon = 0x1p-24f;
   const int before = block.to - block.step;
   const float corner = ::metal::abs(block.diagonal[block.from]);
   const float shift = smaller_singular_value(
-      block.diagonal[before], block.superdiagonal[block.behind(before)], block.diagonal[block.to]);
+      block.diagonal[before], block.superdiagonal[before + block.offset], block.diagonal[block.to]);
   const float ratio = shift / corner;
   return corner > 0.0f && ratio * ratio < kEpsilon ? 0.0f : shift;
 }
 
-// Does a sweep without a shift (Demmel and Kahan).
+// Does a sweep without a shift (Demmel and Kahan). first, second: where the rotations of each step
+// are recorded, if the pointers are not null. The first one acts on columns if the sweep goes down,
+// on rows if it goes up.
 template <typename Elements, typename Rotations>
-inline void zero_shift_sweep(BidiagonalBlock<Elements> block, SweepRotations<Rotations> rotations) {
+METAL_FUNC void zero_shift_sweep(BidiagonalBlock<Elements> block, Rotations first,
+                                 Rotations second) {
   const int step = block.step;
   const int count = block.count();
   float c = 1.0f;
@@ -210,22 +197,25 @@ inline void zero_shift_sweep(BidiagonalBlock<Elements> block, SweepRotations<Rot
   float d = block.diagonal[block.from];
   for (int k = 0; k < count; ++k) {
     const int i = block.from + k * step;
-    const float r = rotation_of(d * c, block.superdiagonal[block.behind(i)], c, s);
+    const float r = rotation_of(d * c, block.superdiagonal[i + block.offset], c, s);
     if (k > 0) {
-      block.superdiagonal[block.behind(i - step)] = next_s * r;
+      block.superdiagonal[i - step + block.offset] = next_s * r;
     }
     d = block.diagonal[i + step];
     block.diagonal[i] = rotation_of(next_c * r, d * s, next_c, next_s);
-    rotations.put(k, c, s, next_c, next_s);
+    if (first) {
+      first[k] = ::metal::float2(c, s);
+      second[k] = ::metal::float2(next_c, next_s);
+    }
   }
   d *= c;
   block.diagonal[block.to] = d * next_c;
-  block.superdiagonal[block.behind(block.to - step)] = d * next_s;
+  block.superdiagonal[block.to - step + block.offset] = d * next_s;
 }
 
 template <typename Elements, typename Rotations>
-inline void shifted_sweep(BidiagonalBlock<Elements> block, float shift,
-                          SweepRotations<Rotations> rotations) {
+METAL_FUNC void shifted_sweep(BidiagonalBlock<Elements> block, float shift, Rotations first,
+                              Rotations second) {
   const int step = block.step;
   const int count = block.count();
   float c = 1.0f;
@@ -233,14 +223,14 @@ inline void shifted_sweep(BidiagonalBlock<Elements> block, float shift,
   float next_c = 1.0f;
   float next_s = 0.0f;
   float d = block.diagonal[block.from];
-  float e = block.superdiagonal[block.behind(block.from)];
+  float e = block.superdiagonal[block.from + block.offset];
   float f = (::metal::abs(d) - shift) * (::metal::copysign(1.0f, d) + shift / d);
   float g = e;
   for (int k = 0; k < count; ++k) {
     const int i = block.from + k * step;
     float r = rotation_of(f, g, c, s);
     if (k > 0) {
-      block.superdiagonal[block.behind(i - step)] = r;
+      block.superdiagonal[i - step + block.offset] = r;
     }
     f = c * d + s * e;
     e = c * e - s * d;
@@ -252,14 +242,17 @@ inline void shifted_sweep(BidiagonalBlock<Elements> block, float shift,
     f = next_c * e + next_s * d;
     d = next_c * d - next_s * e;
     if (k < count - 1) {
-      e = block.superdiagonal[block.behind(i + step)];
+      e = block.superdiagonal[i + step + block.offset];
       g = next_s * e;
       e *= next_c;
     }
-    rotations.put(k, c, s, next_c, next_s);
+    if (first) {
+      first[k] = ::metal::float2(c, s);
+      second[k] = ::metal::float2(next_c, next_s);
+    }
   }
   block.diagonal[block.to] = d;
-  block.superdiagonal[block.behind(block.to - step)] = f;
+  block.superdiagonal[block.to - step + block.offset] = f;
 }
 
 // Does the next sweep, of at most n - 1 rotations of columns of the left vectors and as many of the
@@ -310,8 +303,9 @@ inline Sweep next_sweep(Elements diagonal, Elements superdiagonal, int n,
       iteration.step = ::metal::abs(diagonal[begin]) >= ::metal::abs(diagonal[end - 1]) ? 1 : -1;
     }
     const bool goes_down = iteration.step > 0;
-    const BidiagonalBlock<Elements> block = {diagonal, superdiagonal, goes_down ? begin : end - 1,
-                                             goes_down ? end - 1 : begin, iteration.step};
+    const BidiagonalBlock<Elements> block = {
+        diagonal,       superdiagonal,     goes_down ? begin : end - 1, goes_down ? end - 1 : begin,
+        iteration.step, goes_down ? 0 : -1};
     const float least = split_or_estimate(block, kTolerance);
     if (least < 0.0f) {
       continue;
@@ -321,12 +315,12 @@ inline Sweep next_sweep(Elements diagonal, Elements superdiagonal, int n,
     // The shift is used only if small singular values keep their relative accuracy.
     const bool is_accurate = float(n) * kTolerance * (least / largest) > kEpsilon;
     const float shift = is_accurate ? shift_of(block) : 0.0f;
-    const SweepRotations<Rotations> rotations = {goes_down ? right : left,
-                                                 goes_down ? left : right};
+    const Rotations first = goes_down ? right : left;
+    const Rotations second = goes_down ? left : right;
     if (shift == 0.0f) {
-      zero_shift_sweep(block, rotations);
+      zero_shift_sweep(block, first, second);
     } else {
-      shifted_sweep(block, shift, rotations);
+      shifted_sweep(block, shift, first, second);
     }
     sweep = {block.from, -block.step, block.count()};
     ++iteration.sweeps;

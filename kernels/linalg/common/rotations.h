@@ -1,5 +1,5 @@
-// Givens rotations (xLARTG), and the implicit QL and QR iterations on symmetric tridiagonal
-// matrices that are made of them (xSTEQR). An iteration reads only the two diagonals: one thread
+// xLARTG, xLASR and xSTEQR: Givens rotations, and the implicit QL and QR iterations on symmetric
+// tridiagonal matrices that are made of them. An iteration reads only the two diagonals: one thread
 // does a sweep and records its rotations, and then all threads apply them, each to rows of its own.
 #pragma once
 #include <metal_stdlib>
@@ -100,6 +100,16 @@ inline void apply_sweep(Row row, int stride, Sweep sweep, Rotations rotations) {
     offset -= step;
   }
   row[offset] = x;
+}
+
+// Applies sweeps, whose rotations follow each other, to one row or pack of rows.
+template <typename Pack, typename Row, typename Sweeps, typename Rotations>
+inline void apply_sweeps(Row row, int stride, Sweeps sweeps, int count, Rotations rotations) {
+  for (int i = 0; i < count; ++i) {
+    const Sweep sweep = sweeps[i];
+    apply_sweep<Pack>(row, stride, sweep, rotations);
+    rotations += sweep.count;
+  }
 }
 
 // The state of implicit QL and QR iterations (LAPACK's ssteqr) on a symmetric tridiagonal matrix of

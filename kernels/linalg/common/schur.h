@@ -217,14 +217,14 @@ inline float3 first_column(A a, B b, float2 first, float2 second) {
 // Sets step->v to a multiple of the first column of (H - shifts.xy) (H - shifts.zw), or for complex
 // matrices of H - shifts.xy. a, b: as for first_column().
 template <typename Step, typename A, typename B>
-inline void begin_bulge(Step step, A a, B b, float4 shifts, float) {
+METAL_FUNC void begin_bulge(Step step, A a, B b, float4 shifts, float) {
   const float3 v = first_column(a, b, shifts.xy, shifts.zw);
   step->v[0] = v.x;
   step->v[1] = v.y;
   step->v[2] = v.z;
 }
 template <typename Step, typename A, typename B>
-inline void begin_bulge(Step step, A a, B, float4 shifts, float2) {
+METAL_FUNC void begin_bulge(Step step, A a, B, float4 shifts, float2) {
   const float2 x = a[0] - shifts.xy;
   const float s = cabs1(x) + cabs1(a[1]);
   step->v[0] = x / s;
@@ -465,8 +465,8 @@ inline void reflect_columns(Packs x, Bulge<T> bulge, int count) {
 // Applies the adjoint of a reflector to rows k to k + count - 1 of the columns from k to
 // `last_column`, which lanes share.
 template <typename T, int STRIDE, typename Columns>
-inline void reflect_rows_of_block(Columns packs, Bulge<T> bulge, int k, int count, int last_column,
-                                  int lane, int lanes) {
+METAL_FUNC void reflect_rows_of_block(Columns packs, Bulge<T> bulge, int k, int count,
+                                      int last_column, int lane, int lanes) {
   for (int j = k + lane; j <= last_column; j += lanes) {
     reflect_rows<T>(elements_of<T>(packs + j * STRIDE) + k, bulge, count);
   }
@@ -475,9 +475,9 @@ inline void reflect_rows_of_block(Columns packs, Bulge<T> bulge, int k, int coun
 // Applies a reflector from the right to columns k to k + count - 1: to rows from pack `first_pack`
 // to row `last_row`, and to `vector_packs` packs of rows of the vectors, all of which lanes share.
 template <typename T, int STRIDE, typename Columns, typename Vectors>
-inline void reflect_columns_of_block(Columns packs, Vectors vectors, Bulge<T> bulge, int k,
-                                     int count, int first_pack, int last_row, int vector_packs,
-                                     int lane, int lanes) {
+METAL_FUNC void reflect_columns_of_block(Columns packs, Vectors vectors, Bulge<T> bulge, int k,
+                                         int count, int first_pack, int last_row, int vector_packs,
+                                         int lane, int lanes) {
   const int own_packs = last_row / ColumnPacks<T>::kRows + 1 - first_pack;
   for (int i = lane; i < own_packs + vector_packs; i += lanes) {
     if (i < own_packs) {

@@ -163,14 +163,14 @@ inline Unknowns solve_two_by_two(float a, float b, float c, float d, float2 valu
 // Returns true if rows k and k + 1 of a matrix in Schur form are a 2-by-2 block of complex
 // eigenvalues.
 template <typename T, typename Columns, typename Stride>
-inline bool is_pair(Columns packs, Stride stride, int n, int k) {
+METAL_FUNC bool is_pair(Columns packs, Stride stride, int n, int k) {
   return !is_complex_v<T> && k >= 0 && k + 1 < n &&
          real_part(elements_of<T>(packs + k * stride)[k + 1]) != 0.0f;
 }
 
 // Returns the eigenvalue in row k; of a complex pair, the one with positive imaginary part.
 template <typename T, typename Columns, typename Stride>
-inline float2 schur_value(Columns packs, Stride stride, int n, int k) {
+METAL_FUNC float2 schur_value(Columns packs, Stride stride, int n, int k) {
   const auto column = elements_of<T>(packs + k * stride);
   float2 value(real_part(column[k]), imaginary_part(column[k]));
   if (is_pair<T>(packs, stride, n, k)) {
@@ -183,7 +183,7 @@ inline float2 schur_value(Columns packs, Stride stride, int n, int k) {
 
 // Returns the eigenvector of the diagonal block in row j itself, for schur_value().
 template <typename T, typename Columns, typename Stride>
-inline Unknowns vector_of_block(Columns packs, Stride stride, int n, int j, float2 value) {
+METAL_FUNC Unknowns vector_of_block(Columns packs, Stride stride, int n, int j, float2 value) {
   if (!is_pair<T>(packs, stride, n, j)) {
     return {float2(1.0f, 0.0f), float2(0.0f), 1};
   }
@@ -196,8 +196,8 @@ inline Unknowns vector_of_block(Columns packs, Stride stride, int n, int j, floa
 
 // Solves the diagonal block that ends before row `end`. x: holds the right-hand sides.
 template <typename T, typename Columns, typename Stride, typename Column>
-inline Unknowns solve_block(Columns packs, Stride stride, int n, int end, float2 value,
-                            float smallest, thread const Column& x) {
+METAL_FUNC Unknowns solve_block(Columns packs, Stride stride, int n, int end, float2 value,
+                                float smallest, thread const Column& x) {
   const int k = end - 1;
   const auto column = elements_of<T>(packs + k * stride);
   if (is_pair<T>(packs, stride, n, k - 1)) {
