@@ -16,6 +16,7 @@
 #include <metal_stdlib>
 
 #include <kernels/linalg/common/complex.h>
+#include <kernels/linalg/common/lane_rows.h>
 #include <kernels/linalg/common/pivots.h>
 #include <kernels/linalg/common/planar.h>
 #include <kernels/linalg/common/row_packs.h>
@@ -36,6 +37,7 @@ using metalops::MatrixStrides;
 using metalops::Parts;
 using metalops::pivot_magnitude;
 using metalops::RowOrder;
+using metalops::RowsOfLane;
 using metalops::SmallMatricesMode;
 using metalops::SmallMatricesParameters;
 using metalops::SmallSystemsParameters;
@@ -403,57 +405,25 @@ kernel void lu_thread(device T* factors [[buffer(0)]], device int* pivots [[buff
                                   p.columns);
 }
 
-// One lane's rows of a matrix of at most SIZE rows and columns: every LANES-th row, from row
-// `lane`.
+// One lane's rows during elimination.
 template <typename T, uint SIZE, uint LANES>
-struct LaneRows {
-  static constexpr constant uint kRows = SIZE / LANES;
-  static constexpr constant uint kColumns = kColumnsOfPack<T>;
-  static constexpr constant uint kPacks = metalops::kPacksOfRow<T, SIZE>;
+struct LaneElimination {
+  RowsOfLane<T, SIZE, LANES> own;
+  T current[RowsOfLane<T, SIZE, LANES>::kRows];  // elements in the step's column
 
-  float4 x[kRows][kPacks];
-  T current[kRows];  // elements in the step's column
-  uint lane;
-  uint count;  // rows of the matrix, or zero
-
-  uint row(uint r) const thread { return r * LANES + lane; }
-
-  void load(device const T* matrix, MatrixStrides strides, uint columns) thread {
-    for (uint r = 0; r < kRows; ++r) {
-      for (uint b = 0; b < kPacks; ++b) {
-        x[r][b] = float4(0.0f);
-        for (uint i = 0; i < kColumns; ++i) {
-          const uint column = b * kColumns + i;
-          if (row(r) < count && column < columns) {
-            metalops::set_column(x[r][b], i,
-                                 matrix[row(r) * strides.row + column * strides.column]);
-          }
-        }
-      }
-      current[r] = metalops::column(x[r][0], 0, T());
-    }
-  }
-
-  void store(device T* matrix, MatrixStrides strides, uint columns) const thread {
-    for (uint r = 0; r < kRows; ++r) {
-      for (uint b = 0; b < kPacks; ++b) {
-        for (uint i = 0; i < kColumns; ++i) {
-          const uint column = b * kColumns + i;
-          if (row(r) < count && column < columns) {
-            matrix[row(r) * strides.row + column * strides.column] =
-                metalops::column(x[r][b], i, T());
-          }
-        }
-      }
+  // Takes the elements of the first column, after `own` was loaded.
+  void begin() thread {
+    for (uint r = 0; r < own.kRows; ++r) {
+      current[r] = metalops::column(own.x[r][0], 0, T());
     }
   }
 
   // Returns the pivot candidate of the lane's rows from `first` on.
   Candidate best(uint first) const thread {
     Candidate result;
-    for (uint r = 0; r < kRows; ++r) {
-      if (row(r) >= first && row(r) < count) {
-        result.combine(pivot_magnitude(current[r]), row(r));
+    for (uint r = 0; r < own.kRows; ++r) {
+      if (own.row(r) >= first && own.row(r) < own.count) {
+        result.combine(pivot_magnitude(current[r]), own.row(r));
       }
     }
     return result;
@@ -462,14 +432,14 @@ struct LaneRows {
   // Stores those of the two rows that are interchanged that the lane has.
   void give(uint step, uint pivot, threadgroup float4* step_row,
             threadgroup float4* pivot_row) const thread {
-    for (uint r = 0; r < kRows; ++r) {
-      if (row(r) == step || row(r) == pivot) {
-        for (uint b = 0; b < kPacks; ++b) {
-          if (row(r) == step) {
-            step_row[b] = x[r][b];
+    for (uint r = 0; r < own.kRows; ++r) {
+      if (own.row(r) == step || own.row(r) == pivot) {
+        for (uint b = 0; b < own.kPacks; ++b) {
+          if (own.row(r) == step) {
+            step_row[b] = own.x[r][b];
           }
-          if (row(r) == pivot) {
-            pivot_row[b] = x[r][b];
+          if (own.row(r) == pivot) {
+            pivot_row[b] = own.x[r][b];
           }
         }
       }
@@ -483,21 +453,21 @@ struct LaneRows {
     const T pivot_element = elements_of<T>(pivot_row)[step];
     const metalops::Divisor<T> divisor =
         metalops::divisor_of(is_zero(pivot_element) ? metalops::from_real<T>(1.0f) : pivot_element);
-    for (uint r = 0; r < kRows; ++r) {
-      if (row(r) == step || row(r) == pivot) {
-        threadgroup const float4* const moved = row(r) == step ? pivot_row : step_row;
-        for (uint b = 0; b < kPacks; ++b) {
-          x[r][b] = moved[b];
+    for (uint r = 0; r < own.kRows; ++r) {
+      if (own.row(r) == step || own.row(r) == pivot) {
+        threadgroup const float4* const moved = own.row(r) == step ? pivot_row : step_row;
+        for (uint b = 0; b < own.kPacks; ++b) {
+          own.x[r][b] = moved[b];
         }
         current[r] = elements_of<T>(moved)[step];
       }
-      if (row(r) > step && row(r) < count) {
+      if (own.row(r) > step && own.row(r) < own.count) {
         const T factor = divisor.divide(current[r]);
-        for (uint b = 0; b < kPacks; ++b) {
-          if ((b + 1) * kColumns > step) {
-            x[r][b] = reduced_pack(x[r][b], factor, pivot_row[b], b * kColumns, step);
-            if (b == (step + 1) / kColumns) {
-              current[r] = metalops::column(x[r][b], (step + 1) % kColumns, T());
+        for (uint b = 0; b < own.kPacks; ++b) {
+          if ((b + 1) * own.kColumns > step) {
+            own.x[r][b] = reduced_pack(own.x[r][b], factor, pivot_row[b], b * own.kColumns, step);
+            if (b == (step + 1) / own.kColumns) {
+              current[r] = metalops::column(own.x[r][b], (step + 1) % own.kColumns, T());
             }
           }
         }
@@ -531,32 +501,34 @@ kernel void lu_rows(device T* factors [[buffer(0)]], device int* pivots [[buffer
   threadgroup float4 step_rows[kSimdgroups][kMatrices][kPacks];
   threadgroup float4 pivot_rows[kSimdgroups][kMatrices][kPacks];
   const uint matrix = metalops::thread_index(position, grid) / LANES;
-  const uint own = lane / LANES;
+  const uint of_simdgroup = lane / LANES;
   const uint steps = min(p.rows, p.columns);
   const bool is_pivoted = p.mode == SmallMatricesMode::kPivoted;
-  LaneRows<T, SIZE, LANES> rows;
-  rows.lane = lane % LANES;
-  rows.count = matrix < p.matrices ? p.rows : 0;
-  rows.load(input + matrix * p.input.matrix, p.input, p.columns);
+  LaneElimination<T, SIZE, LANES> rows;
+  rows.own.lane = lane % LANES;
+  rows.own.count = matrix < p.matrices ? p.rows : 0;
+  rows.own.load(input + matrix * p.input.matrix, p.input, p.columns);
+  rows.begin();
   int info = 0;
   for (uint step = 0; step < steps; ++step) {
-    candidates[simdgroup][own][rows.lane] = rows.best(step);
+    candidates[simdgroup][of_simdgroup][rows.own.lane] = rows.best(step);
     simdgroup_barrier(mem_flags::mem_threadgroup);
-    const Candidate best = best_of_lanes<LANES>(candidates[simdgroup][own]);
+    const Candidate best = best_of_lanes<LANES>(candidates[simdgroup][of_simdgroup]);
     const uint pivot = is_pivoted && best.magnitude > 0.0f ? best.row : step;
-    rows.give(step, pivot, step_rows[simdgroup][own], pivot_rows[simdgroup][own]);
-    if (rows.lane == 0 && rows.count != 0) {
+    rows.give(step, pivot, step_rows[simdgroup][of_simdgroup], pivot_rows[simdgroup][of_simdgroup]);
+    if (rows.own.lane == 0 && rows.own.count != 0) {
       pivots[matrix * steps + step] = static_cast<int>(pivot + 1);
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
-    rows.reduce(step, pivot, step_rows[simdgroup][own], pivot_rows[simdgroup][own]);
-    const T pivot_element = elements_of<T>(pivot_rows[simdgroup][own])[step];
+    rows.reduce(step, pivot, step_rows[simdgroup][of_simdgroup],
+                pivot_rows[simdgroup][of_simdgroup]);
+    const T pivot_element = elements_of<T>(pivot_rows[simdgroup][of_simdgroup])[step];
     info = is_zero(pivot_element) && info == 0 ? static_cast<int>(step + 1) : info;
   }
-  if (rows.lane == 0 && rows.count != 0) {
+  if (rows.own.lane == 0 && rows.own.count != 0) {
     infos[matrix] = info;
   }
-  rows.store(factors + matrix * p.output.matrix, p.output, p.columns);
+  rows.own.store(factors + matrix * p.output.matrix, p.output, p.columns);
 }
 
 inline uint row_of_pivot(int pivot, uint row, uint rows, device ErrorMessages* errors) {
