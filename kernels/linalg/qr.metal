@@ -211,6 +211,20 @@ kernel void qr_small(device T* matrices [[buffer(0)]], device T* taus [[buffer(1
   }
 }
 
+// Stores a vector of `size` elements, conjugated if is_conjugated.
+template <typename T, uint N>
+METAL_FUNC void store_vector(thread Pack<T> (&x)[N / 4], device T* vector, int64_t stride, int size,
+                             bool is_conjugated) {
+  for (int b = 0; b < int(N / 4); ++b) {
+    const Pack<T> own = is_conjugated ? conjugate(x[b]) : x[b];
+    for (int e = 0; e < 4; ++e) {
+      if (4 * b + e < size) {
+        vector[(4 * b + e) * stride] = element(own, e);
+      }
+    }
+  }
+}
+
 // xORM2R and xORG2R: multiplies vectors of at most N elements by Q or Q^H. A thread has several
 // vectors of a matrix, whose sums need not wait for each other.
 template <typename T, uint N, uint Vectors>
@@ -252,10 +266,9 @@ kernel void qr_vectors(device T* vectors [[buffer(0)]], device const T* matrices
       }
     }
   }
-  const int count = p.taus;
   const int last = first + (Vectors - 1) * index_stride;
-  for (int step = 0; step < count; ++step) {
-    const int k = p.is_adjoint != 0 ? step : count - 1 - step;
+  for (int step = 0; step < int(p.taus); ++step) {
+    const int k = p.is_adjoint != 0 ? step : int(p.taus) - 1 - step;
     if (p.is_identity != 0 && k > last) {
       continue;  // the vectors are still zero where the reflector is not
     }
@@ -288,16 +301,9 @@ kernel void qr_vectors(device T* vectors [[buffer(0)]], device const T* matrices
   }
   for (uint n = 0; n < Vectors; ++n) {
     const uint vector_index = first + n * index_stride;
-    device T* vector = vectors + matrix * p.matrix_stride + vector_index * p.vector_stride;
-    for (int b = 0; b < kPacks; ++b) {
-      if (p.is_conjugated != 0) {
-        x[n][b] = conjugate(x[n][b]);
-      }
-      for (int e = 0; e < 4; ++e) {
-        if (4 * b + e < size && vector_index < p.count) {
-          vector[(4 * b + e) * p.element_stride] = element(x[n][b], e);
-        }
-      }
+    if (vector_index < p.count) {
+      store_vector<T, N>(x[n], vectors + matrix * p.matrix_stride + vector_index * p.vector_stride,
+                         p.element_stride, size, p.is_conjugated != 0);
     }
   }
 }

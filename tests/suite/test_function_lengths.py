@@ -21,7 +21,6 @@ LONGER = {
     "kernels/linalg/ldl.metal: ldl_factor": 134,
     "kernels/linalg/ldl.metal: ldl_thread": 131,
     "kernels/linalg/lu.metal: lu_panel": 92,
-    "kernels/linalg/qr.metal: qr_vectors": 88,
     "kernels/quantized/gguf.metal: gguf_skinny_pieces": 84,
     "kernels/quantized/quantized.metal: quantized_quantize": 91,
     "kernels/quantized/quantized_matmul.metal: quantized_matmul_skinny": 148,
