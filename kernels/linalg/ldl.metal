@@ -73,9 +73,8 @@ inline Candidate best_of_threadgroup(Candidate own, threadgroup float* magnitude
 // Returns true if an element of that magnitude can be in a diagonal block.
 METAL_FUNC bool is_finite(float magnitude) { return magnitude >= 0.0f && magnitude < INFINITY; }
 
-// The state of a step, which all threads read.
+// The state of a step, which all threads of a matrix read.
 struct Step {
-  uint k;           // the column
   float magnitude;  // magnitude of the diagonal element
   float largest;    // largest magnitude below it
   uint row;         // row of that element
@@ -85,27 +84,29 @@ struct Step {
   uint is_pair;     // true if the block has two rows
 };
 
-inline void begin(threadgroup Step& step, uint k) { step.k = k; }
-
-// Decides on a step from its column: it is skipped, or pivots on the diagonal, or the row of the
-// largest element has to be searched.
-inline void judge_column(threadgroup Step& step, float magnitude, float largest, uint row) {
-  step.magnitude = magnitude;
-  step.largest = max(largest, 0.0f);
-  step.row = row;
-  step.is_zero = magnitude < 0.0f || max(magnitude, step.largest) == 0.0f;
-  step.is_unsure = step.is_zero == 0 && magnitude < kAlpha * step.largest;
-  step.pivot = step.k;
-  step.is_pair = 0;
+// Returns a pivot as LAPACK counts it: from 1, and negative for both rows of a pair.
+inline int lapack_pivot(uint pivot, bool is_pair) {
+  const int row = static_cast<int>(pivot + 1);
+  return is_pair ? -row : row;
 }
 
-// Decides on the pivot, after the search of that row. size: magnitude of its diagonal element.
+// Decides on a step from its column: it is skipped, or pivots on the diagonal, or the row of the
+// largest element has to be searched. magnitude: that of the diagonal element.
+inline Step judge_column(uint k, float magnitude, Candidate below) {
+  const float largest = max(below.magnitude, 0.0f);
+  const bool is_zero = magnitude < 0.0f || max(magnitude, largest) == 0.0f;
+  const bool is_unsure = !is_zero && magnitude < kAlpha * largest;
+  return {magnitude, largest, below.row, is_zero, is_unsure, k, 0};
+}
+
+// Decides on the pivot, after the search of that row. magnitude: that of its diagonal element.
 // largest: largest magnitude of its other elements.
-inline void judge_row(threadgroup Step& step, float magnitude, float largest) {
+inline Step judge_row(Step step, float magnitude, float largest) {
   if (step.magnitude < kAlpha * step.largest * (step.largest / largest)) {
     step.pivot = step.row;
     step.is_pair = magnitude < kAlpha * largest;
   }
+  return step;
 }
 
 // A 2-by-2 diagonal block, divided by its off-diagonal element so that nothing overflows.
@@ -255,6 +256,26 @@ METAL_FUNC void reduce_row_by_pair(device float* row, device const float* x,
   reduce_by_pair<T>(row + 3 * width, factors + 3, own, second, ld, is_hermitian);
 }
 
+// Swaps the diagonal elements of two columns that are interchanged, and mirrors the element that is
+// below one and left of the other.
+template <typename T>
+inline void swap_diagonal(device float* of_last, device float* of_pivot, uint last, uint pivot,
+                          ulong ld, bool is_hermitian) {
+  swap_elements<T>(&of_last[last], &of_pivot[pivot], ld);
+  Parts<T>::load(&of_last[pivot], ld).conjugate_if(is_hermitian).store(&of_last[pivot], ld);
+}
+
+// Returns true if no element of the diagonal block in rows k to last is infinite or NaN. column,
+// of_last: the columns of these rows.
+template <typename T>
+inline bool is_finite_block(device const float* column, device const float* of_last, uint k,
+                            uint last, ulong ld, bool is_hermitian) {
+  typedef Parts<T> P;
+  return is_finite(P::load(&column[k], ld).real_if(is_hermitian).magnitude()) &&
+         is_finite(P::load(&column[last], ld).real_if(is_hermitian && last == k).magnitude()) &&
+         is_finite(P::load(&of_last[last], ld).real_if(is_hermitian).magnitude());
+}
+
 // xSYTF2 or xHETF2: factorises from column progress[matrix] to column p.last, and moves `progress`.
 // One threadgroup per column-major matrix, of which the lower triangle is read; elements above it
 // do not matter. scratch: two columns per matrix.
@@ -273,6 +294,7 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* scratc
   threadgroup float magnitudes[2][kMostSimdgroups];
   threadgroup uint rows[2][kMostSimdgroups];
   threadgroup Step step;
+  threadgroup uint first;  // the step's column
   const uint n = p.size;
   const bool is_hermitian = p.is_hermitian != 0;
   const ulong ld = p.ld;
@@ -281,11 +303,11 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* scratc
   device float* const x = scratch + matrix * (2 * width);
   device int* const own_pivots = pivots + int64_t{n} * matrix;
   if (thread_index == 0) {
-    begin(step, static_cast<uint>(progress[matrix]));
+    first = static_cast<uint>(progress[matrix]);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  while (step.k < p.last) {
-    const uint k = step.k;
+  while (first < p.last) {
+    const uint k = first;
     device float* const column = a + k * width;
     Candidate best;
     for (uint i = k + 1 + thread_index; i < n; i += threads) {
@@ -293,8 +315,7 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* scratc
     }
     best = best_of_threadgroup(best, magnitudes[0], rows[0], lane, simdgroup, simdgroups);
     if (thread_index == 0) {
-      judge_column(step, P::load(&column[k], ld).real_if(is_hermitian).magnitude(), best.magnitude,
-                   best.row);
+      step = judge_column(k, P::load(&column[k], ld).real_if(is_hermitian).magnitude(), best);
     }
     threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
     if (step.is_unsure != 0) {
@@ -310,8 +331,12 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* scratc
       best_of_row =
           best_of_threadgroup(best_of_row, magnitudes[1], rows[1], lane, simdgroup, simdgroups);
       if (thread_index == 0) {
-        judge_row(step, P::load(&of_row[row], ld).real_if(is_hermitian).magnitude(),
-                  best_of_row.magnitude);
+        // Other threads may still read the other members.
+        const Step judged =
+            judge_row(step, P::load(&of_row[row], ld).real_if(is_hermitian).magnitude(),
+                      best_of_row.magnitude);
+        step.pivot = judged.pivot;
+        step.is_pair = judged.is_pair;
       }
       threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
     }
@@ -328,8 +353,7 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* scratc
         swap_mirrored<T>(&of_last[i], a + i * width + pivot, ld, is_hermitian);
       }
       if (thread_index == 0) {
-        swap_elements<T>(&of_last[last], &of_pivot[pivot], ld);
-        P::load(&of_last[pivot], ld).conjugate_if(is_hermitian).store(&of_last[pivot], ld);
+        swap_diagonal<T>(of_last, of_pivot, last, pivot, ld, is_hermitian);
         if (step.is_pair != 0) {
           swap_elements<T>(&column[last], &column[pivot], ld);
         }
@@ -337,14 +361,10 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* scratc
       threadgroup_barrier(mem_flags::mem_device);
     }
     if (thread_index == 0) {
-      const int row = static_cast<int>(pivot + 1);
-      own_pivots[k] = step.is_pair != 0 ? -row : row;
+      own_pivots[k] = lapack_pivot(pivot, step.is_pair != 0);
       own_pivots[last] = own_pivots[k];
       const bool is_whole =
-          step.is_zero == 0 &&
-          is_finite(P::load(&column[k], ld).real_if(is_hermitian).magnitude()) &&
-          is_finite(P::load(&column[last], ld).real_if(is_hermitian && last == k).magnitude()) &&
-          is_finite(P::load(&of_last[last], ld).real_if(is_hermitian).magnitude());
+          step.is_zero == 0 && is_finite_block<T>(column, of_last, k, last, ld, is_hermitian);
       if (!is_whole && infos[matrix] == 0) {
         infos[matrix] = static_cast<int>(k + 1);
       }
@@ -384,109 +404,96 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* scratc
     }
     threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
     if (thread_index == 0) {
-      begin(step, next);
+      first = next;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
   if (thread_index == 0) {
-    progress[matrix] = static_cast<int>(step.k);
+    progress[matrix] = static_cast<int>(first);
   }
 }
 
 // ---- one thread per matrix ----------------------------------------------------------------------
 
-// xSYTF2 or xHETF2 of a matrix of at most SIZE rows, of which the lower triangle is read, by the
-// same steps as above. One thread per matrix. mode: kHermitian or kPlain.
+// A matrix of at most SIZE rows that a thread has in registers.
 template <typename T, uint SIZE>
-kernel void ldl_thread(device T* factors [[buffer(0)]], device int* pivots [[buffer(1)]],
-                       device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
-                       constant SmallMatricesParameters& p [[buffer(4)]],
-                       uint2 position [[thread_position_in_grid]],
-                       uint2 grid [[threads_per_grid]]) {
-  const uint matrix = metalops::thread_index(position, grid);
-  if (matrix >= p.matrices) {
-    return;
-  }
+struct ThreadTriangle {
   typedef Parts<T> P;
-  constexpr uint kPacks = metalops::kPacksOfRow<T, SIZE>;
+  static constexpr constant uint kPacks = metalops::kPacksOfRow<T, SIZE>;
   float4 packs[SIZE * kPacks];
-  float4 u_packs[kPacks];
+  float4 u_packs[kPacks];  // the columns of L that a step makes
   float4 v_packs[kPacks];
-  const uint n = p.rows;
-  const bool is_hermitian = p.mode == SmallMatricesMode::kHermitian;
-  metalops::load_matrix<T, SIZE>(&packs[0], input + matrix * p.input.matrix, p.input, n, n);
-  const auto a = metalops::elements_of<T>(&packs[0]);
-  const auto u = metalops::elements_of<T>(&u_packs[0]);
-  const auto v = metalops::elements_of<T>(&v_packs[0]);
-  device int* const own_pivots = pivots + matrix * n;
-  int info = 0;
-  for (uint k = 0; k < n;) {
+  bool is_hermitian;
+
+  METAL_FUNC float diagonal_magnitude(uint k) thread {
+    const auto a = metalops::elements_of<T>(&packs[0]);
+    return pivot_magnitude(on_diagonal(a[k * SIZE + k], is_hermitian));
+  }
+
+  METAL_FUNC Step search(uint k, uint n) thread {
+    const auto a = metalops::elements_of<T>(&packs[0]);
     Candidate best;
     for (uint i = k + 1; i < n; ++i) {
       best.combine(pivot_magnitude(a[i * SIZE + k]), i);
     }
-    const float size = pivot_magnitude(on_diagonal(a[k * SIZE + k], is_hermitian));
-    const float largest = max(best.magnitude, 0.0f);
-    const bool is_zero = size < 0.0f || max(size, largest) == 0.0f;
-    uint pivot = k;
-    bool is_pair = false;
-    if (!is_zero && size < kAlpha * largest) {
-      const uint row = best.row;
-      Candidate of_row;
-      for (uint j = k; j < row; ++j) {
-        of_row.combine(pivot_magnitude(a[row * SIZE + j]), j);
-      }
-      for (uint i = row + 1; i < n; ++i) {
-        of_row.combine(pivot_magnitude(a[i * SIZE + row]), i);
-      }
-      if (size < kAlpha * largest * (largest / of_row.magnitude)) {
-        pivot = row;
-        is_pair = pivot_magnitude(on_diagonal(a[row * SIZE + row], is_hermitian)) <
-                  kAlpha * of_row.magnitude;
-      }
+    const Step step = judge_column(k, diagonal_magnitude(k), best);
+    if (step.is_unsure == 0) {
+      return step;
     }
-    const uint last = is_pair ? k + 1 : k;
-    const uint next = last + 1;
-    if (pivot != last) {
-      for (uint i = pivot + 1; i < n; ++i) {
-        const T moved = a[i * SIZE + last];
-        a[i * SIZE + last] = a[i * SIZE + pivot];
-        a[i * SIZE + pivot] = moved;
-      }
-      for (uint i = last + 1; i < pivot; ++i) {
-        const T moved = mirrored(a[i * SIZE + last], is_hermitian);
-        a[i * SIZE + last] = mirrored(a[pivot * SIZE + i], is_hermitian);
-        a[pivot * SIZE + i] = moved;
-      }
-      const T moved = a[last * SIZE + last];
-      a[last * SIZE + last] = a[pivot * SIZE + pivot];
-      a[pivot * SIZE + pivot] = moved;
-      a[pivot * SIZE + last] = mirrored(a[pivot * SIZE + last], is_hermitian);
-      if (is_pair) {
-        const T other = a[last * SIZE + k];
-        a[last * SIZE + k] = a[pivot * SIZE + k];
-        a[pivot * SIZE + k] = other;
-      }
+    const uint row = step.row;
+    Candidate of_row;
+    for (uint j = k; j < row; ++j) {
+      of_row.combine(pivot_magnitude(a[row * SIZE + j]), j);
     }
-    own_pivots[k] = is_pair ? -static_cast<int>(pivot + 1) : static_cast<int>(pivot + 1);
-    own_pivots[last] = own_pivots[k];
+    for (uint i = row + 1; i < n; ++i) {
+      of_row.combine(pivot_magnitude(a[i * SIZE + row]), i);
+    }
+    return judge_row(step, diagonal_magnitude(row), of_row.magnitude);
+  }
+
+  // xSYSWAPR: interchanges rows and columns `last` and `pivot` of the trailing matrix.
+  METAL_FUNC void swap(uint k, uint last, uint pivot, uint n) thread {
+    const auto a = metalops::elements_of<T>(&packs[0]);
+    for (uint i = pivot + 1; i < n; ++i) {
+      const T moved = a[i * SIZE + last];
+      a[i * SIZE + last] = a[i * SIZE + pivot];
+      a[i * SIZE + pivot] = moved;
+    }
+    for (uint i = last + 1; i < pivot; ++i) {
+      const T moved = mirrored(a[i * SIZE + last], is_hermitian);
+      a[i * SIZE + last] = mirrored(a[pivot * SIZE + i], is_hermitian);
+      a[pivot * SIZE + i] = moved;
+    }
+    const T moved = a[last * SIZE + last];
+    a[last * SIZE + last] = a[pivot * SIZE + pivot];
+    a[pivot * SIZE + pivot] = moved;
+    a[pivot * SIZE + last] = mirrored(a[pivot * SIZE + last], is_hermitian);
+    if (last != k) {
+      const T other = a[last * SIZE + k];
+      a[last * SIZE + k] = a[pivot * SIZE + k];
+      a[pivot * SIZE + k] = other;
+    }
+  }
+
+  // Makes the columns u and v of L below a block, with zeros at its rows and above. Returns true if
+  // no element of the block is infinite or NaN.
+  METAL_FUNC bool divide(uint k, uint last, uint n, bool is_zero) thread {
+    const auto a = metalops::elements_of<T>(&packs[0]);
+    const auto u = metalops::elements_of<T>(&u_packs[0]);
+    const auto v = metalops::elements_of<T>(&v_packs[0]);
+    const bool is_pair = last != k;
     const T d11 = on_diagonal(a[k * SIZE + k], is_hermitian);
     const T d22 = on_diagonal(a[last * SIZE + last], is_hermitian);
     a[k * SIZE + k] = d11;
     a[last * SIZE + last] = d22;
     const T d21 = is_pair ? a[last * SIZE + k] : from_real<T>(1.0f);
-    const bool is_whole = !is_zero && is_finite(pivot_magnitude(d11)) &&
-                          is_finite(pivot_magnitude(d21)) && is_finite(pivot_magnitude(d22));
-    if (!is_whole && info == 0) {
-      info = static_cast<int>(k + 1);
-    }
     const metalops::Divisor<T> divisor = metalops::divisor_of(d11);
     Block<T> block = Block<T>();
     if (is_pair) {
       block = block_of<T>(P::of(d11), P::of(d21), P::of(d22), is_hermitian);
     }
     for (uint i = 0; i < SIZE; ++i) {
-      const bool is_left = i >= next && i < n;
+      const bool is_left = i > last && i < n;
       const T own = is_left ? a[i * SIZE + k] : T(0.0f);
       const T other = is_left && is_pair ? a[i * SIZE + last] : T(0.0f);
       if (is_pair) {
@@ -498,7 +505,17 @@ kernel void ldl_thread(device T* factors [[buffer(0)]], device int* pivots [[buf
         u[i] = is_left && !is_zero ? divisor.divide(own) : T(0.0f);
       }
     }
-    for (uint i = is_zero ? n : next; i < n; ++i) {
+    return is_finite(pivot_magnitude(d11)) && is_finite(pivot_magnitude(d21)) &&
+           is_finite(pivot_magnitude(d22));
+  }
+
+  // Updates the trailing matrix behind a block and puts u and v into their places.
+  METAL_FUNC void update(uint k, uint last, uint n) thread {
+    const auto a = metalops::elements_of<T>(&packs[0]);
+    const auto u = metalops::elements_of<T>(&u_packs[0]);
+    const auto v = metalops::elements_of<T>(&v_packs[0]);
+    const bool is_pair = last != k;
+    for (uint i = last + 1; i < n; ++i) {
       const T of_x = a[i * SIZE + k];
       const T of_y = a[i * SIZE + last];
       thread float4* const row = &packs[i * kPacks];
@@ -512,21 +529,62 @@ kernel void ldl_thread(device T* factors [[buffer(0)]], device int* pivots [[buf
         }
       }
     }
-    for (uint i = is_zero ? n : next; i < n; ++i) {
+    for (uint i = last + 1; i < n; ++i) {
       a[i * SIZE + k] = u[i];
       if (is_pair) {
         a[i * SIZE + last] = v[i];
       }
     }
-    k = next;
   }
-  infos[matrix] = info;
-  for (uint row = 0; row < n; ++row) {
-    for (uint column = row + 1; column < n; ++column) {
-      a[row * SIZE + column] = T(0.0f);
+
+  METAL_FUNC void clear_upper(uint n) thread {
+    const auto a = metalops::elements_of<T>(&packs[0]);
+    for (uint row = 0; row < n; ++row) {
+      for (uint column = row + 1; column < n; ++column) {
+        a[row * SIZE + column] = T(0.0f);
+      }
     }
   }
-  metalops::store_matrix<T, SIZE>(&packs[0], factors + matrix * p.output.matrix, p.output, n, n);
+};
+
+// xSYTF2 or xHETF2 of a matrix of at most SIZE rows, of which the lower triangle is read, by the
+// same steps as above. One thread per matrix. mode: kHermitian or kPlain.
+template <typename T, uint SIZE>
+kernel void ldl_thread(device T* factors [[buffer(0)]], device int* pivots [[buffer(1)]],
+                       device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
+                       constant SmallMatricesParameters& p [[buffer(4)]],
+                       uint2 position [[thread_position_in_grid]],
+                       uint2 grid [[threads_per_grid]]) {
+  const uint matrix = metalops::thread_index(position, grid);
+  if (matrix >= p.matrices) {
+    return;
+  }
+  const uint n = p.rows;
+  ThreadTriangle<T, SIZE> a;
+  a.is_hermitian = p.mode == SmallMatricesMode::kHermitian;
+  metalops::load_matrix<T, SIZE>(&a.packs[0], input + matrix * p.input.matrix, p.input, n, n);
+  device int* const own_pivots = pivots + matrix * n;
+  int info = 0;
+  for (uint k = 0; k < n;) {
+    const Step step = a.search(k, n);
+    const uint last = k + step.is_pair;
+    if (step.pivot != last) {
+      a.swap(k, last, step.pivot, n);
+    }
+    own_pivots[k] = lapack_pivot(step.pivot, last != k);
+    own_pivots[last] = own_pivots[k];
+    const bool is_finite_block = a.divide(k, last, n, step.is_zero != 0);
+    if ((step.is_zero != 0 || !is_finite_block) && info == 0) {
+      info = static_cast<int>(k + 1);
+    }
+    if (step.is_zero == 0) {
+      a.update(k, last, n);
+    }
+    k = last + 1;
+  }
+  infos[matrix] = info;
+  a.clear_upper(n);
+  metalops::store_matrix<T, SIZE>(&a.packs[0], factors + matrix * p.output.matrix, p.output, n, n);
 }
 
 // ---- solving ------------------------------------------------------------------------------------
