@@ -1,6 +1,11 @@
 // xPOTRF: Cholesky factorisation A = U^H U (xPOTF2) of diagonal blocks, one threadgroup each, or of
 // small matrices, one thread or some lanes each. Rows of U right of blocks are left to
 // triangular.metal (xTRSM), the trailing update to the host's GEMM. Only one triangle is read.
+// The result holds U, or its adjoint L, and zeros in the other triangle:
+//
+//     [ u u u ]
+//     [ 0 u u ]
+//     [ 0 0 u ]
 #include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 #include <metal_stdlib>

@@ -66,6 +66,8 @@ inline float magnitude(::metal::float2 a) {
 }
 
 // Returns a / b, without overflow or underflow unless the quotient itself has it.
+// (row_packs.h and planar.h divide by Smith's method, which is faster for many elements but loses
+// some quotients near the ends of the range.)
 inline float divide(float a, float b) { return a / b; }
 inline ::metal::float2 divide(::metal::float2 a, ::metal::float2 b) {
   if (b.y == 0.0f) {
