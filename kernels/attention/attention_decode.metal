@@ -642,6 +642,49 @@ kernel void attention_decode_alone(ATTENTION_DECODE_ARGUMENTS,
 
 constant constexpr int kSimdgroups = 4;
 
+// Combines the states that the teams of a simdgroup have of a row. A team has LANES lanes, each
+// with the sums of some features.
+template <int LANES, int FEATURES>
+inline void combine_teams(thread float& running_max, thread float& total,
+                          thread float (&sums)[FEATURES]) {
+  for (ushort offset = LANES; offset < 32; offset *= 2) {
+    const float new_max = max(running_max, simd_shuffle_xor(running_max, offset));
+    const float factor = precise::exp(running_max - shift_of(new_max));
+    total *= factor;
+    total += simd_shuffle_xor(total, offset);
+    for (int j = 0; j < FEATURES; ++j) {
+      sums[j] *= factor;
+      sums[j] += simd_shuffle_xor(sums[j], offset);
+    }
+    running_max = new_max;
+  }
+}
+
+// Combines the states of row r of a threadgroup's simdgroups, and stores the result.
+template <typename T, int FEATURES>
+inline void store_row(Results<T> results, Task task, int r,
+                      threadgroup const float (&outs)[kSimdgroups][FEATURES],
+                      threadgroup const float* maxima, threadgroup const float* totals,
+                      constant AttentionDecodeParameters& p, uint index) {
+  float running_max = -INFINITY;
+  for (int i = 0; i < kSimdgroups; ++i) {
+    running_max = max(running_max, maxima[i]);
+  }
+  const float shift = shift_of(running_max);
+  float total = 0.0f;
+  for (int i = 0; i < kSimdgroups; ++i) {
+    total += totals[i] * precise::exp(maxima[i] - shift);
+  }
+  // If values have no features, the lse is still stored.
+  for (int j = static_cast<int>(index); j < max(p.value_size, 1); j += kSimdgroups * 32) {
+    float sum = 0.0f;
+    for (int i = 0; i < kSimdgroups; ++i) {
+      sum += outs[i][j] * precise::exp(maxima[i] - shift);
+    }
+    results.store(task, r, running_max, total, j, min(p.value_size, 1), &sum, p);
+  }
+}
+
 // Flash decoding with a threadgroup of kSimdgroups simdgroups per task.
 template <typename T, typename C, int ROWS, int LANES, int PACKS>
 kernel void attention_decode(ATTENTION_DECODE_ARGUMENTS,
@@ -696,17 +739,7 @@ kernel void attention_decode(ATTENTION_DECODE_ARGUMENTS,
     for (int j = 0; j < features; ++j) {
       sums[j] = part.out[r][j];
     }
-    for (ushort offset = LANES; offset < 32; offset *= 2) {
-      const float new_max = max(running_max, simd_shuffle_xor(running_max, offset));
-      const float factor = precise::exp(running_max - shift_of(new_max));
-      total *= factor;
-      total += simd_shuffle_xor(total, offset);
-      for (int j = 0; j < features; ++j) {
-        sums[j] *= factor;
-        sums[j] += simd_shuffle_xor(sums[j], offset);
-      }
-      running_max = new_max;
-    }
+    combine_teams<LANES>(running_max, total, sums);
     if (lane < LANES) {
       for (int j = 0; j < features; ++j) {
         outs[simdgroup][(j / OfGpu<C>::pack * LANES + lane) * OfGpu<C>::pack + j % OfGpu<C>::pack] =
@@ -719,23 +752,7 @@ kernel void attention_decode(ATTENTION_DECODE_ARGUMENTS,
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (r < task.rows) {
-      float new_max = -INFINITY;
-      for (int i = 0; i < kSimdgroups; ++i) {
-        new_max = max(new_max, maxima[i]);
-      }
-      const float shift = shift_of(new_max);
-      total = 0.0f;
-      for (int i = 0; i < kSimdgroups; ++i) {
-        total += totals[i] * precise::exp(maxima[i] - shift);
-      }
-      // If values have no features, the lse is still stored.
-      for (int j = simdgroup * 32 + lane; j < max(p.value_size, 1); j += kSimdgroups * 32) {
-        float sum = 0.0f;
-        for (int i = 0; i < kSimdgroups; ++i) {
-          sum += outs[i][j] * precise::exp(maxima[i] - shift);
-        }
-        results.store(task, r, new_max, total, j, min(p.value_size, 1), &sum, p);
-      }
+      store_row(results, task, r, outs, maxima, totals, p, simdgroup * 32 + lane);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }

@@ -12,7 +12,6 @@ LIMIT = 80
 LONGER = {
     "kernels/attention/attention.metal: attention_forward": 159,
     "kernels/attention/attention.metal: attention_forward_by_simdgroups": 252,
-    "kernels/attention/attention_decode.metal: attention_decode": 97,
     "kernels/attention/attention_gradients.h: attention_grad_query": 97,
     "kernels/attention/attention_gradients.h: attention_grad_key_value": 102,
     "kernels/attention/attention_gradients.h: attention_grad_mask": 112,
