@@ -107,13 +107,11 @@ inline float shift_of(float running_max) { return running_max == -INFINITY ? 0.0
 
 struct Simdgroup {
   static constexpr constant bool kIsThreadgroup = false;
-  static void wait() {}
   static float sum(threadgroup float*, float part, uint, uint) { return simd_sum(part); }
 };
 
 struct Threadgroup {
   static constexpr constant bool kIsThreadgroup = true;
-  static void wait() { threadgroup_barrier(mem_flags::mem_threadgroup); }
   static float sum(threadgroup float* shared, float part, uint lane, uint lanes) {
     return c10::metal::threadgroup_sum(shared, part, lane, lanes);
   }
@@ -122,6 +120,22 @@ struct Threadgroup {
 // Rescales a sum of exponentials relative to `running_max` to one relative to `new_max`.
 inline float rescaled(float sum, float running_max, float new_max) {
   return sum * precise::exp(running_max - shift_of(new_max));
+}
+
+// Returns the max of a row and the sum of its exponentials relative to it, from those of a
+// threadgroup's threads. Every simdgroup combines the partial results of all of them, which takes
+// one barrier.
+inline float2 combined(threadgroup float2* shared, float running_max, float total, uint simd_lane,
+                       uint simd, uint simds) {
+  const float simd_row_max = simd_max(running_max);
+  const float simd_total = simd_sum(rescaled(total, running_max, simd_row_max));
+  if (simd_lane == 0) {
+    shared[simd] = float2(simd_row_max, simd_total);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  const float2 part = simd_lane < simds ? shared[simd_lane] : float2(-INFINITY, 0.0f);
+  const float row_max = simd_max(part.x);
+  return float2(row_max, simd_sum(rescaled(part.y, part.x, row_max)));
 }
 
 // ---- rows kept in registers ---------------------------------------------------------------------
@@ -182,16 +196,8 @@ kernel void masked_softmax_kept_rows(
   }
   float factor = 0.0f;
   if (Team::kIsThreadgroup) {
-    // Every simdgroup combines the partial results of all of them, which takes one barrier.
-    const float simd_row_max = simd_max(running_max);
-    const float simd_total = simd_sum(rescaled(total, running_max, simd_row_max));
-    if (simd_lane == 0) {
-      shared[simd] = float2(simd_row_max, simd_total);
-    }
-    Team::wait();
-    const float2 part = simd_lane < simds ? shared[simd_lane] : float2(-INFINITY, 0.0f);
-    const float row_max = simd_max(part.x);
-    factor = precise::exp(running_max - row_max) / simd_sum(rescaled(part.y, part.x, row_max));
+    const float2 of_row = combined(shared, running_max, total, simd_lane, simd, simds);
+    factor = precise::exp(running_max - of_row.x) / of_row.y;
   } else {
     factor = 1.0f / simd_sum(total);
   }
@@ -324,17 +330,10 @@ template <typename T, typename Mask, bool kAligned>
             precise::exp(score - shift_of(next));
     running_max = next;
   }
-  const float simd_row_max = simd_max(running_max);
-  const float simd_total = simd_sum(rescaled(total, running_max, simd_row_max));
-  if (lane % kSimdgroup == 0) {
-    shared[lane / kSimdgroup] = float2(simd_row_max, simd_total);
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  const float2 part =
-      lane % kSimdgroup < lanes / kSimdgroup ? shared[lane % kSimdgroup] : float2(-INFINITY, 0.0f);
-  const float row_max = simd_max(part.x);
-  const float sum = simd_sum(rescaled(part.y, part.x, row_max));
-  const float factor = 1.0f / sum;
+  const float2 of_row = combined(shared, running_max, total, lane % kSimdgroup, lane / kSimdgroup,
+                                 lanes / kSimdgroup);
+  const float row_max = of_row.x;
+  const float factor = 1.0f / of_row.y;
   for (int64_t first = 0; first < packs; first += kAtOnce * lanes) {
     for (uint i = 0; i < kAtOnce; ++i) {
       const int64_t pack = first + i * lanes + lane;

@@ -15,8 +15,6 @@ LONGER = {
     "kernels/attention/attention_gradients.h: attention_grad_query": 97,
     "kernels/attention/attention_gradients.h: attention_grad_key_value": 102,
     "kernels/attention/attention_gradients.h: attention_grad_mask": 112,
-    "kernels/attention/masked_softmax.metal: masked_softmax_kept_rows": 84,
-    "kernels/attention/masked_softmax.metal: masked_softmax_long_rows": 85,
     "kernels/linalg/ldl.metal: ldl_factor": 133,
     "kernels/linalg/lu.metal: lu_panel": 92,
     "kernels/quantized/gguf.metal: gguf_skinny_pieces": 84,
