@@ -91,6 +91,70 @@ inline void store_scale(device uchar* scales, int64_t i, float scale, ScaleForma
   }
 }
 
+// The scale and the bias of a group. code: the scale as it is stored, if it is stored as a byte.
+struct GroupScale {
+  float scale;
+  float bias;
+  uint code;
+};
+
+// Returns those of integer codes, which represent the element of the greatest magnitude exactly.
+inline GroupScale scale_of_integers(float low, float high, int bits) {
+  const float most = static_cast<float>((1 << bits) - 1);
+  const float scale = max((high - low) / most, 1e-7f);
+  if (bits == 1) {  // the codes are both extremes
+    return {scale, low, 0};
+  }
+  const bool is_low = abs(low) > abs(high);
+  const float edge = is_low ? low : high;
+  const float directed = is_low ? scale : -scale;
+  const float steps = rint(edge / directed);
+  if (steps != 0.0f) {
+    return {edge / steps, edge, 0};
+  }
+  return {directed, 0.0f, 0};
+}
+
+inline GroupScale scale_of_group(float low, float high, float global_factor,
+                                 constant PackedLayout& layout) {
+  if (layout.format == CodeFormat::kInteger) {
+    return scale_of_integers(low, high, layout.bits);
+  }
+  const float largest = max(abs(low), abs(high));
+  if (layout.scale == ScaleFormat::kFloat) {
+    return {largest, 0.0f, 0};
+  }
+  const float ratio =
+      largest / (layout.format == CodeFormat::kE4M3 ? 448.0f : 6.0f) / global_factor;
+  if (layout.scale == ScaleFormat::kE8M0) {
+    const uint code = power_above(ratio);
+    return {formats::scale_of(formats::e8m0{static_cast<uchar>(code)}) * global_factor, 0.0f, code};
+  }
+  const uint code = formats::e4m3::encode(ratio);
+  return {formats::e4m3::decode(code) * global_factor, 0.0f, code};
+}
+
+template <typename T>
+inline void store_scale_of_group(device uchar* scales, device T* biases, int64_t group,
+                                 GroupScale of, constant PackedLayout& layout) {
+  if (layout.format == CodeFormat::kInteger) {
+    store_scale<T>(scales, group, of.scale, ScaleFormat::kElement);
+    biases[group] = static_cast<T>(of.bias);
+  } else if (layout.scale == ScaleFormat::kFloat) {
+    store_scale<T>(scales, group, of.scale, ScaleFormat::kFloat);
+  } else {
+    scales[group] = static_cast<uchar>(of.code);
+  }
+}
+
+inline uint code_of(float w, GroupScale of, constant PackedLayout& layout) {
+  if (layout.format == CodeFormat::kInteger) {
+    const float most = static_cast<float>((1 << layout.bits) - 1);
+    return static_cast<uint>(clamp(rint((w - of.bias) / of.scale), 0.0f, most));
+  }
+  return nearest_code(of.scale == 0.0f ? 0.0f : w / of.scale, layout.format);
+}
+
 // Quantises contiguous weights; share_of() maps lanes to groups.
 template <typename T>
 kernel void quantized_quantize(device uchar* codes [[buffer(0)]],
@@ -115,65 +179,18 @@ kernel void quantized_quantize(device uchar* codes [[buffer(0)]],
     low = min(low, simd_shuffle_xor(low, static_cast<ushort>(i)));
     high = max(high, simd_shuffle_xor(high, static_cast<ushort>(i)));
   }
-  const float global_factor = packed::global_factor(global_scale, layout);
-  const float largest = max(abs(low), abs(high));
-  const bool stores = share.exists && share.lane == 0;
-  float scale = 1.0f;
-  float bias = 0.0f;
-  if (layout.format == CodeFormat::kInteger) {
-    const float most = static_cast<float>((1 << layout.bits) - 1);
-    const bool is_low = abs(low) > abs(high);
-    const float edge = is_low ? low : high;
-    scale = max((high - low) / most, 1e-7f);
-    if (layout.bits == 1) {  // the codes are both extremes
-      bias = low;
-    } else {
-      scale = is_low ? scale : -scale;
-      const float steps = rint(edge / scale);
-      if (steps != 0.0f) {
-        scale = edge / steps;
-        bias = edge;
-      }
-    }
-    if (stores) {
-      store_scale<T>(scales, share.group, scale, ScaleFormat::kElement);
-      biases[share.group] = static_cast<T>(bias);
-    }
-  } else if (layout.scale == ScaleFormat::kFloat) {
-    scale = largest;
-    if (stores) {
-      store_scale<T>(scales, share.group, scale, ScaleFormat::kFloat);
-    }
-  } else {
-    const float ratio =
-        largest / (layout.format == CodeFormat::kE4M3 ? 448.0f : 6.0f) / global_factor;
-    uint code;
-    if (layout.scale == ScaleFormat::kE8M0) {
-      code = power_above(ratio);
-      scale = formats::scale_of(formats::e8m0{static_cast<uchar>(code)});
-    } else {
-      code = formats::e4m3::encode(ratio);
-      scale = formats::e4m3::decode(code);
-    }
-    scale *= global_factor;
-    if (stores) {
-      scales[share.group] = static_cast<uchar>(code);
-    }
-  }
+  const GroupScale of =
+      scale_of_group(low, high, packed::global_factor(global_scale, layout), layout);
   if (!share.exists) {
     return;
+  }
+  if (share.lane == 0) {
+    store_scale_of_group(scales, biases, share.group, of, layout);
   }
   for (int k = share.first + share.lane * 8; k < share.end; k += share.lanes * 8) {
     ulong word = 0;
     for (int e = 0; e < 8; ++e) {
-      const float w = static_cast<float>(line[k + e]);
-      uint code;
-      if (layout.format == CodeFormat::kInteger) {
-        const float most = static_cast<float>((1 << layout.bits) - 1);
-        code = static_cast<uint>(clamp(rint((w - bias) / scale), 0.0f, most));
-      } else {
-        code = nearest_code(scale == 0.0f ? 0.0f : w / scale, layout.format);
-      }
+      const uint code = code_of(static_cast<float>(line[k + e]), of, layout);
       const int place = packed::is_high_first(layout.format) ? e ^ 1 : e;
       word |= static_cast<ulong>(code) << (layout.bits * place);
     }

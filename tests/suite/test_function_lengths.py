@@ -18,7 +18,6 @@ LONGER = {
     "kernels/linalg/ldl.metal: ldl_factor": 133,
     "kernels/linalg/lu.metal: lu_panel": 92,
     "kernels/quantized/gguf.metal: gguf_skinny_pieces": 84,
-    "kernels/quantized/quantized.metal: quantized_quantize": 91,
     "kernels/quantized/quantized_matmul.metal: quantized_matmul_skinny": 148,
     "kernels/quantized/quantized_matmul.metal: quantized_matmul_gemv": 85,
     "kernels/quantized/quantized_matmul.metal: quantized_matmul_skinny_simdgroup_matrix": 110,
