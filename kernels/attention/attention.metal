@@ -15,8 +15,10 @@ using metalops::AttentionTile;
 namespace attention = metalops::attention;
 namespace matmul = metalops::matmul;
 
-// Tile size in queries (rows) and keys (columns).
-template <int VALUES>
+// The tile of a threadgroup: its size in queries (rows) and keys (columns), its layout in
+// threadgroup memory, and its GEMMs. A row belongs to `lanes` adjacent lanes, each of which has
+// `share` of its columns.
+template <typename T, int VALUES>
 struct ForwardTile {
 #if defined(__HAVE_TENSOR__)
   static constant constexpr int rows = static_cast<int>(
@@ -27,11 +29,134 @@ struct ForwardTile {
   static constant constexpr int rows = static_cast<int>(AttentionTile::kRows);
   static constant constexpr int columns = static_cast<int>(AttentionTile::kColumns);
 #endif
+  static constant constexpr int stride = columns + 4;
+  static constant constexpr bool is_float = sizeof(T) == 4;
+  static constant constexpr int weight_stride = is_float ? stride : columns + 8;
+  static constant constexpr int lanes = attention::kThreads / rows;
+  static constant constexpr int share = columns / lanes;
+  static inline int row_of(uint index) { return static_cast<int>(index) / lanes; }
+  static inline int column_of(uint index) { return static_cast<int>(index) % lanes * share; }
+
+  typedef matmul::Lines<T, false> Rows;
+  typedef matmul::Lines<T, true> Columns;
+  typedef matmul::Stored<T, weight_stride, false> Weights;
+  typedef matmul::TileProduct<rows, columns, attention::kSimdgroups, Rows, Rows> ScoreProduct;
+  typedef matmul::TileProduct<rows, VALUES, attention::kSimdgroups, Weights, Columns> ValueProduct;
+  static constant constexpr int workspace =
+      attention::most(ScoreProduct::workspace, ValueProduct::workspace);
 };
 
 // Sums are rescaled only if a score exceeds the max they are relative to by more than this;
 // half-precision weights have the range for it.
 constant constexpr float kSlack = 8.0f;
+
+// Loads a lane's share of a row of products, and turns them into scores: those of query `row` and
+// of the keys from `column` on.
+template <typename T, int SHARE>
+inline void load_bare_scores(thread float (&mine)[SHARE], threadgroup const float* products,
+                             attention::Scores<T> make, int row, int column) {
+  const attention::Range seen = make.seen_by(row);
+  for (int c = 0; c < SHARE; ++c) {
+    const int of_column = column + c;
+    mine[c] =
+        of_column >= seen.begin && of_column < seen.end ? products[c] * make.scale : -INFINITY;
+  }
+}
+
+template <int SHARE>
+inline float max_of_share(thread const float (&mine)[SHARE]) {
+  float4 several(-INFINITY);
+  for (int c = 0; c < SHARE; c += 4) {
+    several = max(several, float4(mine[c], mine[c + 1], mine[c + 2], mine[c + 3]));
+  }
+  return max(max(several.x, several.y), max(several.z, several.w));
+}
+
+// The online softmax of a row.
+struct RowSoftmax {
+  float running_max;  // the max that weights are relative to
+  float sum;          // over this lane's weights
+  float factor;       // rescales earlier sums
+  bool is_new;        // the running max has changed
+
+  // Turns a lane's scores into weights. block_max: the max of the row's scores.
+  template <int SHARE>
+  inline void weigh(thread float (&mine)[SHARE], float block_max) {
+    is_new = block_max > running_max + kSlack;
+    factor = 1.0f;
+    if (is_new) {
+      factor = running_max == -INFINITY ? 0.0f : exp(running_max - block_max);
+      running_max = block_max;
+      sum *= factor;
+    }
+    const float shift = running_max == -INFINITY ? 0.0f : running_max;
+    for (int c = 0; c < SHARE; ++c) {
+      mine[c] = exp(mine[c] - shift);
+    }
+    float4 sums_of_four(0.0f);
+    for (int c = 0; c < SHARE; c += 4) {
+      sums_of_four += float4(mine[c], mine[c + 1], mine[c + 2], mine[c + 3]);
+    }
+    sum += sums_of_four.x + sums_of_four.y + (sums_of_four.z + sums_of_four.w);
+  }
+};
+
+// Stores a lane's weights from (row, column) on, after dropout.
+template <typename T, int SHARE>
+inline void store_weights(threadgroup T* weights, thread float (&mine)[SHARE],
+                          attention::Dropout dropout, int row, int column) {
+  if (dropout.drops) {
+    for (int c = 0; c < SHARE; ++c) {
+      mine[c] = dropout.keeps(row, column + c) ? mine[c] : 0.0f;
+    }
+  }
+  for (int c = 0; c < SHARE; ++c) {
+    weights[c] = static_cast<T>(mine[c]);
+  }
+}
+
+// Turns a tile of products, of queries from `first` and keys from `at` on, into weights. `factors`
+// receives what each row's sums are to be multiplied by, and `changes` whether a simdgroup has any
+// factor but 1.
+template <typename Tile, typename T>
+inline void weigh_tile(threadgroup float* scores, threadgroup T* weights,
+                       threadgroup float* factors, threadgroup uint* changes,
+                       attention::Scores<T> make, attention::Dropout dropout,
+                       thread RowSoftmax& softmax, int first, int at, uint index, uint simdgroup,
+                       uint lane) {
+  const int row = Tile::row_of(index);
+  const int column = Tile::column_of(index);
+  threadgroup float* const my_scores = scores + row * Tile::stride + column;
+  float mine[Tile::share];
+  if (attention::is_bare(make)) {
+    load_bare_scores(mine, my_scores, make, first + row, at + column);
+  } else {
+    // Adjacent lanes take adjacent elements of the mask, for coalesced loads.
+    for (int e = static_cast<int>(index); e < Tile::rows * Tile::columns;
+         e += attention::kThreads) {
+      threadgroup float& score = scores[e / Tile::columns * Tile::stride + e % Tile::columns];
+      score = attention::score_of(make, score, first + e / Tile::columns, at + e % Tile::columns);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (int c = 0; c < Tile::share; ++c) {
+      mine[c] = my_scores[c];
+    }
+  }
+  float block_max = max_of_share(mine);
+  for (int distance = 1; distance < Tile::lanes; distance *= 2) {
+    block_max = max(block_max, simd_shuffle_xor(block_max, static_cast<ushort>(distance)));
+  }
+  softmax.weigh(mine, block_max);
+  store_weights(weights + row * Tile::weight_stride + column, mine, dropout, first + row,
+                at + column);
+  if (column == 0) {
+    factors[row] = softmax.factor;
+  }
+  const bool is_changed = simd_any(softmax.is_new);
+  if (lane == 0) {
+    changes[simdgroup] = is_changed ? 1 : 0;
+  }
+}
 
 struct scale_rows {
   threadgroup const float* factors;
@@ -55,6 +180,26 @@ struct store_rows {
   }
 };
 
+// Stores each row's lse, and into `factors` what normalises its sums.
+template <typename Tile>
+inline void finish_tile(threadgroup float* factors, device float* lse, RowSoftmax softmax,
+                        device const float* sinks, attention::QueryTile tile,
+                        constant AttentionParameters& p, uint index) {
+  const attention::Sequence s = tile.sequence;
+  const int row = Tile::row_of(index);
+  float sum = softmax.sum;
+  for (int distance = 1; distance < Tile::lanes; distance *= 2) {
+    sum += simd_shuffle_xor(sum, static_cast<ushort>(distance));
+  }
+  const attention::Total total = attention::total_of(softmax.running_max, sum, s, p, sinks);
+  if (Tile::column_of(index) == 0) {
+    factors[row] = total.factor(p.keep_scale);
+    if (tile.first + row < s.queries) {
+      lse[attention::rows_of(s, p) + tile.first + row] = total.lse();
+    }
+  }
+}
+
 // FlashAttention forward for any dtype. VALUES: at least the features of a value. One threadgroup
 // per tile of queries, head and sequence.
 template <typename T, int VALUES>
@@ -68,153 +213,61 @@ kernel void attention_forward(
     device const float* key_scale [[buffer(12)]], constant AttentionParameters& p [[buffer(13)]],
     uint group [[threadgroup_position_in_grid]], uint index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
-  constexpr int rows = ForwardTile<VALUES>::rows;
-  constexpr int columns = ForwardTile<VALUES>::columns;
-  constexpr int stride = columns + 4;
-  constexpr bool is_float = sizeof(T) == 4;
-  constexpr int weight_stride = is_float ? stride : columns + 8;
-  threadgroup float scores[rows * stride];
-  threadgroup T narrow[is_float ? 1 : rows * weight_stride];
-  threadgroup float factors[rows];
+  typedef ForwardTile<T, VALUES> Tile;
+  typedef typename Tile::Rows Rows;
+  typedef typename Tile::Columns Columns;
+  typedef typename Tile::Weights Weights;
+  typedef typename Tile::ScoreProduct ScoreProduct;
+  typedef typename Tile::ValueProduct ValueProduct;
+  threadgroup float scores[Tile::rows * Tile::stride];
+  threadgroup T narrow[Tile::is_float ? 1 : Tile::rows * Tile::weight_stride];
+  threadgroup float factors[Tile::rows];
   threadgroup uint changes[attention::kSimdgroups];
+  threadgroup T workspace[Tile::workspace];
   // Float weights overwrite the scores; narrower ones have their own memory.
-  threadgroup T* const weights = is_float ? reinterpret_cast<threadgroup T*>(scores) : narrow;
+  threadgroup T* const weights = Tile::is_float ? reinterpret_cast<threadgroup T*>(scores) : narrow;
 
-  typedef matmul::Lines<T, false> Rows;
-  typedef matmul::Lines<T, true> Columns;
-  typedef matmul::Stored<T, weight_stride, false> Weights;
-  typedef matmul::TileProduct<rows, columns, attention::kSimdgroups, Rows, Rows> ScoreProduct;
-  typedef matmul::TileProduct<rows, VALUES, attention::kSimdgroups, Weights, Columns> ValueProduct;
-  threadgroup T workspace[attention::most(ScoreProduct::workspace, ValueProduct::workspace)];
-
-  // The last tiles are scheduled first: they see the most keys in causal attention.
-  const uint tiles = (static_cast<uint>(p.queries) + rows - 1) / rows;
-  const uint head_of_batch = group / tiles;
-  const int first = static_cast<int>(tiles - 1 - group % tiles) * rows;
-  const attention::Sequence s = attention::sequence_of(static_cast<int>(head_of_batch / p.heads),
-                                                       static_cast<int>(head_of_batch % p.heads), p,
-                                                       cu_queries, cu_keys, lengths);
-  if (first >= s.queries) {
+  const attention::QueryTile tile =
+      attention::query_tile_of(group, Tile::rows, p, cu_queries, cu_keys, lengths);
+  const attention::Sequence s = tile.sequence;
+  if (tile.first >= s.queries) {
     return;
   }
-  const matmul::Place place{uint2(0), index, simdgroup, lane};
+  const int first = tile.first;
+  const int queries_left = s.queries - first;
+  const attention::Operands<T> of = attention::operands_of(s, p, query, key, value);
+  const Rows queries{of.queries + first * p.query.row, p.query.row};
   const attention::Scores<T> make = attention::scores_of<T>(s, p, mask, slopes, key_scale);
   const attention::Dropout dropout = attention::dropout_of(s, p, random);
-  const int key_head = s.head / p.heads_of_a_key;
-  const Rows queries{query + attention::offset_of(p.query, s.batch, s.head, s.first_query + first),
-                     p.query.row};
-  device const T* const keys = key + attention::offset_of(p.key, s.batch, key_head, s.first_key);
-  device const T* const values =
-      value + attention::offset_of(p.value, s.batch, key_head, s.first_key);
-  const int queries_left = s.queries - first;
+  const matmul::Place place{uint2(0), index, simdgroup, lane};
 
-  // A row of the tile belongs to `lanes` adjacent lanes, each of which has `share` of its columns.
-  constexpr int lanes = attention::kThreads / rows;
-  constexpr int share = columns / lanes;
-  const int row = static_cast<int>(index) / lanes;
-  const int column = static_cast<int>(index) % lanes * share;
-  threadgroup float* const my_scores = scores + row * stride + column;
-  threadgroup T* const my_weights = weights + row * weight_stride + column;
-  const bool is_bare = make.is_bare();
-  const attention::Range seen_by_row = make.seen_by(first + row);
-  float running_max = -INFINITY;  // the max that weights are relative to
-  float sum = 0.0f;               // over this lane's weights
-
+  RowSoftmax softmax{-INFINITY, 0.0f, 1.0f, false};
   auto sums = ValueProduct::sums();
   ValueProduct::clear(sums, place);
-  const attention::Range seen = attention::keys_seen(s, p, first, rows);
-  for (int at = seen.begin / columns * columns; at < seen.end; at += columns) {
-    const int keys_left = min(columns, s.keys - at);
-    ScoreProduct::template store<stride>(scores, queries, queries_left,
-                                         Rows{keys + at * p.key.row, p.key.row}, keys_left,
-                                         p.head_size, workspace, place);
+  const attention::Range seen = attention::keys_seen(s, p, first, Tile::rows);
+  for (int at = seen.begin / Tile::columns * Tile::columns; at < seen.end; at += Tile::columns) {
+    const int keys_left = min(Tile::columns, s.keys - at);
+    const Rows keys{of.keys + at * p.key.row, p.key.row};
+    const Columns values{of.values + at * p.value.row, p.value.row};
+    ScoreProduct::template store<Tile::stride>(scores, queries, queries_left, keys, keys_left,
+                                               p.head_size, workspace, place);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    float mine[share];
-    if (is_bare) {
-      for (int c = 0; c < share; ++c) {
-        const int of_column = at + column + c;
-        mine[c] = of_column >= seen_by_row.begin && of_column < seen_by_row.end
-                      ? my_scores[c] * make.scale
-                      : -INFINITY;
-      }
-    } else {
-      // Adjacent lanes take adjacent elements of the mask, for coalesced loads.
-      for (int e = static_cast<int>(index); e < rows * columns; e += attention::kThreads) {
-        threadgroup float& score = scores[e / columns * stride + e % columns];
-        score = make.masked(make.capped(score), first + e / columns, at + e % columns);
-      }
-      threadgroup_barrier(mem_flags::mem_threadgroup);
-      for (int c = 0; c < share; ++c) {
-        mine[c] = my_scores[c];
-      }
-    }
-    float4 several(-INFINITY);
-    for (int c = 0; c < share; c += 4) {
-      several = max(several, float4(mine[c], mine[c + 1], mine[c + 2], mine[c + 3]));
-    }
-    float block_max = max(max(several.x, several.y), max(several.z, several.w));
-    for (int distance = 1; distance < lanes; distance *= 2) {
-      block_max = max(block_max, simd_shuffle_xor(block_max, static_cast<ushort>(distance)));
-    }
-    const bool is_new = block_max > running_max + kSlack;
-    float factor = 1.0f;
-    if (is_new) {
-      factor = running_max == -INFINITY ? 0.0f : exp(running_max - block_max);
-      running_max = block_max;
-      sum *= factor;
-    }
-    const float shift = running_max == -INFINITY ? 0.0f : running_max;
-    for (int c = 0; c < share; ++c) {
-      mine[c] = exp(mine[c] - shift);
-    }
-    float4 sums_of_four(0.0f);
-    for (int c = 0; c < share; c += 4) {
-      sums_of_four += float4(mine[c], mine[c + 1], mine[c + 2], mine[c + 3]);
-    }
-    sum += sums_of_four.x + sums_of_four.y + (sums_of_four.z + sums_of_four.w);
-    if (p.drops) {
-      for (int c = 0; c < share; ++c) {
-        mine[c] = dropout.keeps(first + row, at + column + c) ? mine[c] : 0.0f;
-      }
-    }
-    for (int c = 0; c < share; ++c) {
-      my_weights[c] = static_cast<T>(mine[c]);
-    }
-    if (column == 0) {
-      factors[row] = factor;
-    }
-    const bool is_changed = simd_any(is_new);
-    if (lane == 0) {
-      changes[simdgroup] = is_changed ? 1 : 0;
-    }
+    weigh_tile<Tile>(scores, weights, factors, changes, make, dropout, softmax, first, at, index,
+                     simdgroup, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if ((changes[0] | changes[1] | changes[2] | changes[3]) != 0) {
       ValueProduct::for_each(sums, scale_rows{factors}, place);
     }
-    ValueProduct::add(sums, Weights{weights}, rows, Columns{values + at * p.value.row, p.value.row},
-                      p.value_size, keys_left, workspace, place);
+    ValueProduct::add(sums, Weights{weights}, Tile::rows, values, p.value_size, keys_left,
+                      workspace, place);
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
 
-  for (int distance = 1; distance < lanes; distance *= 2) {
-    sum += simd_shuffle_xor(sum, static_cast<ushort>(distance));
-  }
-  attention::Total total{running_max, sum, 1.0f};
-  if (p.has_sinks) {
-    total = attention::with_sink(running_max, sum, sinks[s.head]);
-  }
-  if (column == 0) {
-    factors[row] = total.factor(p.keep_scale);
-    if (row < queries_left) {
-      lse[s.batch * p.lse_batch + s.head * p.lse_head + s.first_query + first + row] = total.lse();
-    }
-  }
+  finish_tile<Tile>(factors, lse, softmax, sinks, tile, p, index);
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  ValueProduct::for_each(
-      sums,
-      store_rows<T>{out + attention::offset_of(p.out, s.batch, s.head, s.first_query + first),
-                    p.out.row, queries_left, p.value_size, factors},
-      place);
+  device T* const rows = out + attention::offset_of(p.out, s.batch, s.head, s.first_query + first);
+  ValueProduct::for_each(sums, store_rows<T>{rows, p.out.row, queries_left, p.value_size, factors},
+                         place);
 }
 
 #define REGISTER_FORWARD(T, VALUES) \
@@ -279,6 +332,287 @@ struct Lines {
   }
 };
 
+// The tile of a simdgroup, its GEMMs, and the tiles of keys and values that its threadgroup shares.
+template <typename T, int FEATURES>
+struct SimdgroupTile {
+  typedef ::mpp::tensor_ops::matmul2d_descriptor Descriptor;
+  static constant constexpr int rows = 16;
+  static constant constexpr int columns = FEATURES <= 64 ? 64 : 32;
+  static constant constexpr int rows_of_group = attention::kSimdgroups * rows;
+  static constant constexpr Descriptor multiplying =
+      Descriptor(rows, columns, FEATURES, false, true, false, Descriptor::mode::multiply);
+  static constant constexpr Descriptor adding = Descriptor(
+      rows, FEATURES, columns, false, false, false, Descriptor::mode::multiply_accumulate);
+  typedef ::mpp::tensor_ops::matmul2d<multiplying, execution_simdgroup> Multiply;
+  typedef ::mpp::tensor_ops::matmul2d<adding, execution_simdgroup> Add;
+  typedef Lines<T, columns, FEATURES> Staged;
+  typedef tensor<threadgroup T, extents<int, FEATURES, columns>, tensor_inline> Tokens;
+  typedef tensor<threadgroup T, extents<int, columns, rows>, tensor_inline> Stored;
+
+  static inline Tokens tokens(threadgroup T* staged) {
+    return Tokens(staged, extents<int, FEATURES, columns>(), array<int, 2>{1, Staged::stride});
+  }
+  // Returns a tensor of one value per row.
+  template <typename Query>
+  static inline auto for_rows() {
+    Multiply multiply;
+    return multiply
+        .template get_row_reduction_destination_cooperative_tensor<Query, Tokens, float>();
+  }
+};
+
+constant constexpr float kLog2E = 1.44269504f;
+
+// The queries of a simdgroup, from `first` on, of one head of one sequence.
+template <typename T>
+struct SimdgroupQueries {
+  attention::Sequence sequence;
+  int first;
+  attention::Scores<T> make;
+  attention::Dropout dropout;
+};
+
+template <typename Tensor>
+inline void fill(thread Tensor& elements, float value) {
+#pragma unroll
+  for (uint16_t i = 0; i < elements.get_capacity(); ++i) {
+    elements[i] = value;
+  }
+}
+
+template <typename Query, typename T>
+inline void load_queries(thread Query& q, device const T* queries, attention::Sequence s, int first,
+                         constant AttentionParameters& p) {
+#pragma unroll
+  for (uint16_t i = 0; i < q.get_capacity(); ++i) {
+    const auto at = q.get_multidimensional_index(i);
+    const bool is_there = q.is_valid_element(i) && first + at[1] < s.queries && at[0] < p.head_size;
+    q[i] = is_there ? queries[(first + at[1]) * p.query.row + at[0]] : T(0);
+  }
+}
+
+// Stages tiles of keys and values: load() loads the next ones into registers, and put() stores them
+// in threadgroup memory.
+template <typename T, typename Tile>
+struct TokenLoader {
+  typename Tile::Staged next_keys;
+  typename Tile::Staged next_values;
+
+  inline void load(attention::Operands<T> of, int at, int keys, constant AttentionParameters& p,
+                   uint index) {
+    next_keys.load(of.keys + at * p.key.row, p.key.row, keys - at, p.head_size, p.is_aligned,
+                   index);
+    next_values.load(of.values + at * p.value.row, p.value.row, keys - at, p.value_size,
+                     p.is_aligned, index);
+  }
+  inline void put(threadgroup T* key_tile, threadgroup T* value_tile, uint index) const {
+    next_keys.put(key_tile, index);
+    next_values.put(value_tile, index);
+  }
+};
+
+// Returns true if all queries of a simdgroup's tile see all keys of a tile that begins at `at`, and
+// their scores are products times a positive scale.
+template <typename Tile, typename T>
+inline bool is_whole_tile(SimdgroupQueries<T> mine, int at, constant AttentionParameters& p) {
+  const int position = mine.first + mine.sequence.diagonal;
+  const int next = at + Tile::columns;
+  return attention::is_bare(mine.make) && mine.make.scale > 0.0f && next <= mine.sequence.keys &&
+         (p.window_right < 0 || next - 1 <= position + p.window_right) &&
+         (p.window_left < 0 || at >= position + Tile::rows - 1 - p.window_left);
+}
+
+// Turns products into scores, but for the scale that it returns, which is still to be applied: for
+// fully visible tiles it is fused with the conversion to base 2.
+template <typename Tile, typename Tensor, typename T>
+inline float mask_block(thread Tensor& scores, SimdgroupQueries<T> mine, int at,
+                        constant AttentionParameters& p) {
+  if (is_whole_tile<Tile>(mine, at, p)) {
+    return mine.make.scale;
+  }
+#pragma unroll
+  for (uint16_t i = 0; i < scores.get_capacity(); ++i) {
+    if (scores.is_valid_element(i)) {
+      const auto in_tile = scores.get_multidimensional_index(i);
+      const float score = mine.make.capped(scores[i]);
+      scores[i] = mine.make.masked(score, mine.first + in_tile[1], at + in_tile[0]);
+    }
+  }
+  return 1.0f;
+}
+
+// Raises the running max of rows to the max of a block, which row_values have without its scale
+// `by`; they receive the new one. `factor` receives what earlier sums are to be multiplied by.
+// Returns true if any is not one.
+template <typename Row>
+inline bool raise_max(thread Row& running_max, thread Row& factor, thread Row& row_values,
+                      float by) {
+  bool is_new = false;
+#pragma unroll
+  for (uint16_t i = 0; i < row_values.get_capacity(); ++i) {
+    if (!row_values.is_valid_element(i)) {
+      continue;
+    }
+    const float block_max = row_values[i] * by;
+    const bool exceeds = block_max > running_max[i] + kSlack;
+    factor[i] = 1.0f;
+    if (exceeds) {
+      factor[i] = running_max[i] == -INFINITY ? 0.0f : exp2((running_max[i] - block_max) * kLog2E);
+      running_max[i] = block_max;
+    }
+    is_new = is_new || exceeds;
+    row_values[i] = running_max[i] == -INFINITY ? 0.0f : running_max[i];
+  }
+  return is_new;
+}
+
+// Returns true if the max of some row is so large that the conversion to base 2 would round off
+// digits of the score differences, or overflow.
+template <typename Row>
+inline bool is_any_far(thread Row& row_max) {
+  bool is_mine = false;
+#pragma unroll
+  for (uint16_t i = 0; i < row_max.get_capacity(); ++i) {
+    is_mine = is_mine || (row_max.is_valid_element(i) && abs(row_max[i]) > attention::kRoomy);
+  }
+  return simd_any(is_mine);
+}
+
+// Turns scores, which are still to be multiplied by `by`, into weights relative to the max of their
+// row. is_far: the max is subtracted before the conversion to base 2.
+template <typename Tensor, typename Row>
+inline void weigh(thread Tensor& scores, thread Row& row_max, float by, bool is_far) {
+  if (is_far) {
+#pragma unroll
+    for (auto it = scores.begin(); it != scores.end(); ++it) {
+      if (it.is_valid_element()) {
+        *it = fma(*it, by, -*row_max.map_iterator(it));
+      }
+    }
+  }
+  const float by_for_base_2 = is_far ? kLog2E : by * kLog2E;
+#pragma unroll
+  for (uint16_t i = 0; i < row_max.get_capacity(); ++i) {
+    row_max[i] = is_far ? 0.0f : row_max[i] * kLog2E;
+  }
+#pragma unroll
+  for (auto it = scores.begin(); it != scores.end(); ++it) {
+    if (it.is_valid_element()) {
+      *it = fast::exp2(fma(*it, by_for_base_2, -*row_max.map_iterator(it)));
+    }
+  }
+}
+
+// Online softmax of a block of scores, which are still to be multiplied by `by`. Returns true if
+// earlier sums are to be multiplied by `factor`. row_values: memory for one value per row.
+template <typename Tensor, typename Row>
+inline bool weigh_block(thread Tensor& scores, thread Row& row_values, thread Row& running_max,
+                        thread Row& factor, thread Row& total, thread bool& is_far, float by) {
+  ::mpp::tensor_ops::reduce_rows(scores, row_values, ::mpp::tensor_ops::reduction_operation::max,
+                                 -INFINITY);
+  const bool is_new = simd_any(raise_max(running_max, factor, row_values, by));
+  if (is_new) {
+    is_far = is_any_far(row_values);
+  }
+  weigh(scores, row_values, by, is_far);
+  ::mpp::tensor_ops::reduce_rows(scores, row_values, ::mpp::tensor_ops::reduction_operation::sum,
+                                 0.0f);
+#pragma unroll
+  for (uint16_t i = 0; i < total.get_capacity(); ++i) {
+    if (total.is_valid_element(i)) {
+      total[i] = total[i] * factor[i] + row_values[i];
+    }
+  }
+  return is_new;
+}
+
+template <typename Tensor, typename T>
+inline void drop_weights(thread Tensor& weights, SimdgroupQueries<T> mine, int at) {
+#pragma unroll
+  for (uint16_t i = 0; i < weights.get_capacity(); ++i) {
+    if (weights.is_valid_element(i)) {
+      const auto in_tile = weights.get_multidimensional_index(i);
+      const bool keeps = mine.dropout.keeps(mine.first + in_tile[1], at + in_tile[0]);
+      weights[i] = keeps ? weights[i] : 0.0f;
+    }
+  }
+}
+
+template <typename Tensor, typename Row>
+inline void rescale(thread Tensor& sums, thread Row& factor) {
+#pragma unroll
+  for (auto it = sums.begin(); it != sums.end(); ++it) {
+    if (it.is_valid_element()) {
+      *it *= *factor.map_iterator(it);
+    }
+  }
+}
+
+// Adds weights times a tile of values to the sums. Where weights are no left operand as they are,
+// they go through `stored`, the simdgroup's own memory.
+template <typename Tile, typename T, typename Scores, typename Weights, typename Left,
+          typename Sums>
+inline void add_values(thread Scores& scores, thread Weights& weights, thread Left& left,
+                       thread Sums& sums, threadgroup T* value_tile, threadgroup T* stored) {
+  typename Tile::Add add;
+#pragma unroll
+  for (uint16_t i = 0; i < scores.get_capacity(); ++i) {
+    if (weights.is_valid_element(i)) {
+      weights[i] = static_cast<T>(scores[i]);
+    }
+  }
+  typename Tile::Tokens values = Tile::tokens(value_tile);
+  if (add.template is_compatible_as_left_input<T, T, float>(weights)) {
+    auto given = add.template get_left_input_cooperative_tensor<T, T, float>(weights);
+    add.run(given, values, sums);
+  } else {
+    typename Tile::Stored memory(stored, extents<int, Tile::columns, Tile::rows>());
+    // The previous loads from `stored` are ordered before this store by a threadgroup barrier.
+    weights.store(memory);
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    left.load(memory);
+    add.run(left, values, sums);
+  }
+}
+
+// Computes each row's lse, into row_lse, and what normalises its sums, into `factor`.
+template <typename Row>
+inline void finish_rows(thread Row& row_lse, thread Row& factor, thread Row& running_max,
+                        thread Row& sum, attention::Sequence s, constant AttentionParameters& p,
+                        device const float* sinks) {
+#pragma unroll
+  for (uint16_t i = 0; i < sum.get_capacity(); ++i) {
+    if (!sum.is_valid_element(i)) {
+      continue;
+    }
+    const attention::Total total = attention::total_of(running_max[i], sum[i], s, p, sinks);
+    factor[i] = total.factor(p.keep_scale);
+    row_lse[i] = total.lse();
+  }
+}
+
+// Stores normalised sums and the lse. out, lse: those of the sequence's first query.
+template <typename T, typename Tensor, typename Row>
+inline void store_rows_of_simdgroup(device T* out, device float* lse, thread Tensor& sums,
+                                    thread Row& factor, thread Row& row_lse, int first, int queries,
+                                    constant AttentionParameters& p) {
+#pragma unroll
+  for (auto it = sums.begin(); it != sums.end(); ++it) {
+    const auto in_tile = it.get_multidimensional_index();
+    const int row = first + in_tile[1];
+    if (!it.is_valid_element() || row >= queries) {
+      continue;
+    }
+    const float by = *factor.map_iterator(it);
+    if (in_tile[0] < p.value_size) {
+      out[row * p.out.row + in_tile[0]] = static_cast<T>(by == 0.0f ? 0.0f : *it * by);
+    }
+    if (in_tile[0] == 0) {
+      lse[row] = *row_lse.map_iterator(it);
+    }
+  }
+}
+
 // FlashAttention forward in half precision: each simdgroup has 16 queries and keeps their scores in
 // a cooperative tensor; tiles of keys and values are shared in threadgroup memory. Exponentials are
 // in base 2.
@@ -293,246 +627,72 @@ kernel void attention_forward_by_simdgroups(
     device const float* key_scale [[buffer(12)]], constant AttentionParameters& p [[buffer(13)]],
     uint group [[threadgroup_position_in_grid]], uint index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]]) {
-  typedef ::mpp::tensor_ops::matmul2d_descriptor Descriptor;
-  constexpr float log2_e = 1.44269504f;
-  constexpr int rows = 16;
-  constexpr int columns = FEATURES <= 64 ? 64 : 32;
-  constexpr Descriptor multiplying =
-      Descriptor(rows, columns, FEATURES, false, true, false, Descriptor::mode::multiply);
-  constexpr Descriptor adding = Descriptor(rows, FEATURES, columns, false, false, false,
-                                           Descriptor::mode::multiply_accumulate);
-  ::mpp::tensor_ops::matmul2d<multiplying, execution_simdgroup> multiply;
-  ::mpp::tensor_ops::matmul2d<adding, execution_simdgroup> add;
-  typedef Lines<T, columns, FEATURES> Tile;
-  typedef tensor<threadgroup T, extents<int, FEATURES, columns>, tensor_inline> Tokens;
-  typedef tensor<threadgroup T, extents<int, columns, rows>, tensor_inline> Stored;
-  threadgroup uint4 key_packs[Tile::size / 8];
-  threadgroup uint4 value_packs[Tile::size / 8];
+  typedef SimdgroupTile<T, FEATURES> Tile;
+  typedef typename Tile::Tokens Tokens;
+  typename Tile::Multiply multiply;
+  typename Tile::Add add;
+  threadgroup uint4 key_packs[Tile::Staged::size / 8];
+  threadgroup uint4 value_packs[Tile::Staged::size / 8];
   threadgroup T* const key_tile = reinterpret_cast<threadgroup T*>(key_packs);
   threadgroup T* const value_tile = reinterpret_cast<threadgroup T*>(value_packs);
-  threadgroup T stored_weights[attention::kSimdgroups * rows * columns];
+  threadgroup T stored_weights[Tile::rows_of_group * Tile::columns];
 
-  const uint tile_rows = attention::kSimdgroups * rows;
-  const uint tiles = (static_cast<uint>(p.queries) + tile_rows - 1) / tile_rows;
-  const uint head_of_batch = group / tiles;
-  const int first = static_cast<int>((tiles - 1 - group % tiles) * tile_rows);
-  const attention::Sequence s = attention::sequence_of(static_cast<int>(head_of_batch / p.heads),
-                                                       static_cast<int>(head_of_batch % p.heads), p,
-                                                       cu_queries, cu_keys, lengths);
-  if (first >= s.queries) {
+  const attention::QueryTile tile =
+      attention::query_tile_of(group, Tile::rows_of_group, p, cu_queries, cu_keys, lengths);
+  const attention::Sequence s = tile.sequence;
+  if (tile.first >= s.queries) {
     return;
   }
-  const int mine = first + static_cast<int>(simdgroup) * rows;
-  const attention::Scores<T> make = attention::scores_of<T>(s, p, mask, slopes, key_scale);
-  const attention::Dropout dropout = attention::dropout_of(s, p, random);
-  const bool is_bare = make.is_bare();
-  const int key_head = s.head / p.heads_of_a_key;
-  device const T* const queries =
-      query + attention::offset_of(p.query, s.batch, s.head, s.first_query);
-  device const T* const keys = key + attention::offset_of(p.key, s.batch, key_head, s.first_key);
-  device const T* const values =
-      value + attention::offset_of(p.value, s.batch, key_head, s.first_key);
-
+  const attention::Operands<T> of = attention::operands_of(s, p, query, key, value);
+  const SimdgroupQueries<T> mine{s, tile.first + static_cast<int>(simdgroup) * Tile::rows,
+                                 attention::scores_of<T>(s, p, mask, slopes, key_scale),
+                                 attention::dropout_of(s, p, random)};
   auto q = multiply.template get_left_input_cooperative_tensor<T, T, float>();
-#pragma unroll
-  for (uint16_t i = 0; i < q.get_capacity(); ++i) {
-    const auto at = q.get_multidimensional_index(i);
-    const bool is_there = q.is_valid_element(i) && mine + at[1] < s.queries && at[0] < p.head_size;
-    q[i] = is_there ? queries[(mine + at[1]) * p.query.row + at[0]] : T(0);
-  }
-  auto scores = multiply.template get_destination_cooperative_tensor<decltype(q), Tokens, float>();
-  auto weights = multiply.template get_destination_cooperative_tensor<decltype(q), Tokens, T>();
-  auto running_max =
-      multiply
-          .template get_row_reduction_destination_cooperative_tensor<decltype(q), Tokens, float>();
-  auto row_values =
-      multiply
-          .template get_row_reduction_destination_cooperative_tensor<decltype(q), Tokens, float>();
-  auto total =
-      multiply
-          .template get_row_reduction_destination_cooperative_tensor<decltype(q), Tokens, float>();
-  auto factor =
-      multiply
-          .template get_row_reduction_destination_cooperative_tensor<decltype(q), Tokens, float>();
+  load_queries(q, of.queries, s, mine.first, p);
+  typedef decltype(q) Query;
+  auto scores = multiply.template get_destination_cooperative_tensor<Query, Tokens, float>();
+  auto weights = multiply.template get_destination_cooperative_tensor<Query, Tokens, T>();
+  auto running_max = Tile::template for_rows<Query>();
+  auto row_values = Tile::template for_rows<Query>();
+  auto total = Tile::template for_rows<Query>();
+  auto factor = Tile::template for_rows<Query>();
   auto left = add.template get_left_input_cooperative_tensor<T, T, float>();
   auto sums = add.template get_destination_cooperative_tensor<decltype(left), Tokens, float>();
-#pragma unroll
-  for (uint16_t i = 0; i < sums.get_capacity(); ++i) {
-    sums[i] = 0.0f;
-  }
-#pragma unroll
-  for (uint16_t i = 0; i < running_max.get_capacity(); ++i) {
-    running_max[i] = -INFINITY;
-    total[i] = 0.0f;
-  }
-  // True if the running max of some row is so large that the conversion to base 2 would round off
-  // digits of the score differences, or overflow. The max is then subtracted before the conversion.
-  bool is_far = false;
+  fill(sums, 0.0f);
+  fill(running_max, -INFINITY);
+  fill(total, 0.0f);
+  bool is_far = false;  // see is_any_far
 
-  const attention::Range seen = attention::keys_seen(s, p, first, static_cast<int>(tile_rows));
-  const int begin = seen.begin / columns * columns;
-  Tile next_keys, next_values;
-  next_keys.load(keys + begin * p.key.row, p.key.row, s.keys - begin, p.head_size, p.is_aligned,
-                 index);
-  next_values.load(values + begin * p.value.row, p.value.row, s.keys - begin, p.value_size,
-                   p.is_aligned, index);
-  for (int at = begin; at < seen.end; at += columns) {
+  const attention::Range seen = attention::keys_seen(s, p, tile.first, Tile::rows_of_group);
+  const int begin = seen.begin / Tile::columns * Tile::columns;
+  TokenLoader<T, Tile> next;
+  next.load(of, begin, s.keys, p, index);
+  for (int at = begin; at < seen.end; at += Tile::columns) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    next_keys.put(key_tile, index);
-    next_values.put(value_tile, index);
+    next.put(key_tile, value_tile, index);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    const int next = at + columns;
-    if (next < seen.end) {
-      next_keys.load(keys + next * p.key.row, p.key.row, s.keys - next, p.head_size, p.is_aligned,
-                     index);
-      next_values.load(values + next * p.value.row, p.value.row, s.keys - next, p.value_size,
-                       p.is_aligned, index);
+    if (at + Tile::columns < seen.end) {
+      next.load(of, at + Tile::columns, s.keys, p, index);
     }
-    Tokens key_tokens(key_tile, extents<int, FEATURES, columns>(), array<int, 2>{1, Tile::stride});
+    Tokens key_tokens = Tile::tokens(key_tile);
     multiply.run(q, key_tokens, scores);
 
-    // True if all of the simdgroup's queries see all of these keys.
-    const int query_position = mine + s.diagonal;
-    const bool is_whole = is_bare && make.scale > 0.0f && next <= s.keys &&
-                          (p.window_right < 0 || next - 1 <= query_position + p.window_right) &&
-                          (p.window_left < 0 || at >= query_position + rows - 1 - p.window_left);
-    // The scale that is still to be applied. For fully visible tiles it is fused with the
-    // conversion to base 2.
-    const float by = is_whole ? make.scale : 1.0f;
-    if (!is_whole) {
-#pragma unroll
-      for (uint16_t i = 0; i < scores.get_capacity(); ++i) {
-        if (scores.is_valid_element(i)) {
-          const auto in_tile = scores.get_multidimensional_index(i);
-          const float score = make.capped(scores[i]);
-          scores[i] = make.masked(score, mine + in_tile[1], at + in_tile[0]);
-        }
-      }
-    }
-    ::mpp::tensor_ops::reduce_rows(scores, row_values, ::mpp::tensor_ops::reduction_operation::max,
-                                   -INFINITY);
-    bool is_new = false;
-#pragma unroll
-    for (uint16_t i = 0; i < row_values.get_capacity(); ++i) {
-      if (!row_values.is_valid_element(i)) {
-        continue;
-      }
-      const float block_max = row_values[i] * by;
-      const bool exceeds = block_max > running_max[i] + kSlack;
-      factor[i] = 1.0f;
-      if (exceeds) {
-        factor[i] =
-            running_max[i] == -INFINITY ? 0.0f : exp2((running_max[i] - block_max) * log2_e);
-        running_max[i] = block_max;
-      }
-      is_new = is_new || exceeds;
-      row_values[i] = running_max[i] == -INFINITY ? 0.0f : running_max[i];
-    }
-    const bool is_any_new = simd_any(is_new);
-    if (is_any_new) {
-      bool is_mine = false;
-#pragma unroll
-      for (uint16_t i = 0; i < row_values.get_capacity(); ++i) {
-        is_mine =
-            is_mine || (row_values.is_valid_element(i) && abs(row_values[i]) > attention::kRoomy);
-      }
-      is_far = simd_any(is_mine);
-    }
-    if (is_far) {
-#pragma unroll
-      for (auto it = scores.begin(); it != scores.end(); ++it) {
-        if (it.is_valid_element()) {
-          *it = fma(*it, by, -*row_values.map_iterator(it));
-        }
-      }
-    }
-    const float by_for_base_2 = is_far ? log2_e : by * log2_e;
-#pragma unroll
-    for (uint16_t i = 0; i < row_values.get_capacity(); ++i) {
-      row_values[i] = is_far ? 0.0f : row_values[i] * log2_e;
-    }
-#pragma unroll
-    for (auto it = scores.begin(); it != scores.end(); ++it) {
-      if (it.is_valid_element()) {
-        *it = fast::exp2(fma(*it, by_for_base_2, -*row_values.map_iterator(it)));
-      }
-    }
-    ::mpp::tensor_ops::reduce_rows(scores, row_values, ::mpp::tensor_ops::reduction_operation::sum,
-                                   0.0f);
-#pragma unroll
-    for (uint16_t i = 0; i < total.get_capacity(); ++i) {
-      if (total.is_valid_element(i)) {
-        total[i] = total[i] * factor[i] + row_values[i];
-      }
-    }
+    const float by = mask_block<Tile>(scores, mine, at, p);
+    const bool is_new = weigh_block(scores, row_values, running_max, factor, total, is_far, by);
     if (p.drops) {
-#pragma unroll
-      for (uint16_t i = 0; i < scores.get_capacity(); ++i) {
-        if (scores.is_valid_element(i)) {
-          const auto in_tile = scores.get_multidimensional_index(i);
-          const bool keeps = dropout.keeps(mine + in_tile[1], at + in_tile[0]);
-          scores[i] = keeps ? scores[i] : 0.0f;
-        }
-      }
+      drop_weights(scores, mine, at);
     }
-    if (is_any_new) {
-#pragma unroll
-      for (auto it = sums.begin(); it != sums.end(); ++it) {
-        if (it.is_valid_element()) {
-          *it *= *factor.map_iterator(it);
-        }
-      }
+    if (is_new) {
+      rescale(sums, factor);
     }
-#pragma unroll
-    for (uint16_t i = 0; i < scores.get_capacity(); ++i) {
-      if (weights.is_valid_element(i)) {
-        weights[i] = static_cast<T>(scores[i]);
-      }
-    }
-    Tokens value_tokens(value_tile, extents<int, FEATURES, columns>(),
-                        array<int, 2>{1, Tile::stride});
-    if (add.template is_compatible_as_left_input<T, T, float>(weights)) {
-      auto given = add.template get_left_input_cooperative_tensor<T, T, float>(weights);
-      add.run(given, value_tokens, sums);
-    } else {
-      Stored stored(stored_weights + simdgroup * (rows * columns), extents<int, columns, rows>());
-      // The previous loads from `stored` are ordered before this store by a threadgroup barrier.
-      weights.store(stored);
-      simdgroup_barrier(mem_flags::mem_threadgroup);
-      left.load(stored);
-      add.run(left, value_tokens, sums);
-    }
+    add_values<Tile>(scores, weights, left, sums, value_tile,
+                     stored_weights + simdgroup * (Tile::rows * Tile::columns));
   }
 
-#pragma unroll
-  for (uint16_t i = 0; i < total.get_capacity(); ++i) {
-    if (!total.is_valid_element(i)) {
-      continue;
-    }
-    attention::Total of_row{running_max[i], total[i], 1.0f};
-    if (p.has_sinks) {
-      of_row = attention::with_sink(running_max[i], total[i], sinks[s.head]);
-    }
-    factor[i] = of_row.factor(p.keep_scale);
-    row_values[i] = of_row.lse();
-  }
-  device T* const results = out + attention::offset_of(p.out, s.batch, s.head, s.first_query);
-  device float* const row_lse = lse + s.batch * p.lse_batch + s.head * p.lse_head + s.first_query;
-#pragma unroll
-  for (auto it = sums.begin(); it != sums.end(); ++it) {
-    const auto in_tile = it.get_multidimensional_index();
-    const int row = mine + in_tile[1];
-    if (!it.is_valid_element() || row >= s.queries) {
-      continue;
-    }
-    const float by = *factor.map_iterator(it);
-    if (in_tile[0] < p.value_size) {
-      results[row * p.out.row + in_tile[0]] = static_cast<T>(by == 0.0f ? 0.0f : *it * by);
-    }
-    if (in_tile[0] == 0) {
-      row_lse[row] = *row_values.map_iterator(it);
-    }
-  }
+  finish_rows(row_values, factor, running_max, total, s, p, sinks);
+  store_rows_of_simdgroup(out + attention::offset_of(p.out, s.batch, s.head, s.first_query),
+                          lse + attention::rows_of(s, p), sums, factor, row_values, mine.first,
+                          s.queries, p);
 }
 
 #define REGISTER_FORWARD_BY_SIMDGROUPS(T, FEATURES)                    \

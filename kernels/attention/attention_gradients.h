@@ -39,7 +39,56 @@ struct GradientTile {
   static inline int column_of(uint index, int i) {
     return (static_cast<int>(index) % lanes + i / 4 * lanes) * 4 + i % 4;
   }
+
+  typedef matmul::Lines<T, false> Rows;
+  typedef matmul::Lines<T, true> Columns;
+  typedef matmul::TileProduct<rows, columns, attention::kSimdgroups, Rows, Rows> ScoreProduct;
+  // Returns where an element of a share is in an operand of a GEMM.
+  static inline int operand_of(uint index, int i) {
+    return row_of(index) * narrow_stride + column_of(index, i);
+  }
 };
+
+// Two operands with as many lines: queries and grad_out, or keys and values.
+template <typename T>
+struct Pair {
+  matmul::Lines<T, false> first;
+  matmul::Lines<T, false> second;
+};
+template <typename T>
+inline Pair<T> pair_from(Pair<T> pair, int64_t line) {
+  return {{pair.first.elements + line * pair.first.stride, pair.first.stride},
+          {pair.second.elements + line * pair.second.stride, pair.second.stride}};
+}
+
+// The queries and grad_out, and the keys and values of one head of one sequence.
+template <typename T>
+inline Pair<T> queries_of(attention::Sequence s, constant AttentionParameters& p,
+                          device const T* query, device const T* grad_out) {
+  return {{query + attention::offset_of(p.query, s.batch, s.head, s.first_query), p.query.row},
+          {grad_out + attention::offset_of(p.grad_out, s.batch, s.head, s.first_query),
+           p.grad_out.row}};
+}
+template <typename T>
+inline Pair<T> keys_of(attention::Sequence s, constant AttentionParameters& p, device const T* key,
+                       device const T* value) {
+  const int head = s.head / p.heads_of_a_key;
+  return {{key + attention::offset_of(p.key, s.batch, head, s.first_key), p.key.row},
+          {value + attention::offset_of(p.value, s.batch, head, s.first_key), p.value.row}};
+}
+
+// Computes a tile of products q k, and of the others, grad_out v.
+template <typename Tile, typename T>
+inline void multiply_pairs(threadgroup float* products, threadgroup float* others, Pair<T> queries,
+                           int queries_left, Pair<T> keys, int keys_left,
+                           constant AttentionParameters& p, threadgroup T* workspace,
+                           matmul::Place place) {
+  typedef typename Tile::ScoreProduct ScoreProduct;
+  ScoreProduct::template store<Tile::stride>(products, queries.first, queries_left, keys.first,
+                                             keys_left, p.head_size, workspace, place);
+  ScoreProduct::template store<Tile::stride>(others, queries.second, queries_left, keys.second,
+                                             keys_left, p.value_size, workspace, place);
+}
 
 // Each row has two statistics besides the lse. The first, delta, is the sum of out * grad_out minus
 // grad_lse. The second is a factor that weights are multiplied by. It is 1, except where the lse is
@@ -94,7 +143,7 @@ inline float gradients_of_share(attention::Scores<T> make, attention::Dropout dr
     gradients[i] = others[at];
   }
   float slope_sum = 0.0f;
-  if (!dropout.drops && make.is_bare()) {
+  if (!dropout.drops && attention::is_bare(make)) {
     const attention::Range seen = make.seen_by(row + in_tile);
     for (int i = 0; i < Tile::share; ++i) {
       const int of_column = column + Tile::column_of(index, i);
@@ -235,30 +284,23 @@ kernel void attention_grad_query(
     uint index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   typedef GradientTile<T> Tile;
-  constexpr int rows = Tile::rows;
-  constexpr int columns = Tile::columns;
-  constexpr int stride = Tile::stride;
+  typedef typename Tile::Columns Columns;
+  typedef typename Tile::ScoreProduct ScoreProduct;
+  typedef matmul::Stored<T, Tile::narrow_stride, false> Gradients;
+  typedef matmul::TileProduct<Tile::rows, FEATURES, attention::kSimdgroups, Gradients, Columns>
+      QueryProduct;
   threadgroup float products[Tile::wide_size];
   threadgroup float others[Tile::wide_size];
   threadgroup T narrow[Tile::narrow_size];
   threadgroup float sums_of_simdgroups[attention::kSimdgroups];
+  threadgroup T workspace[attention::most(ScoreProduct::workspace, QueryProduct::workspace)];
   threadgroup T* const gradients =
       Tile::is_float ? reinterpret_cast<threadgroup T*>(products) : narrow;
 
-  typedef matmul::Lines<T, false> Rows;
-  typedef matmul::Lines<T, true> Columns;
-  typedef matmul::Stored<T, Tile::narrow_stride, false> Gradients;
-  typedef matmul::TileProduct<rows, columns, attention::kSimdgroups, Rows, Rows> ScoreProduct;
-  typedef matmul::TileProduct<rows, FEATURES, attention::kSimdgroups, Gradients, Columns>
-      QueryProduct;
-  threadgroup T workspace[attention::most(ScoreProduct::workspace, QueryProduct::workspace)];
-
-  const uint tiles = (static_cast<uint>(p.queries) + rows - 1) / rows;
-  const uint head_of_batch = group / tiles;
-  const int first = static_cast<int>(tiles - 1 - group % tiles) * rows;
-  const attention::Sequence s = attention::sequence_of(static_cast<int>(head_of_batch / p.heads),
-                                                       static_cast<int>(head_of_batch % p.heads), p,
-                                                       cu_queries, cu_keys, lengths);
+  const attention::QueryTile tile =
+      attention::query_tile_of(group, Tile::rows, p, cu_queries, cu_keys, lengths);
+  const attention::Sequence s = tile.sequence;
+  const int first = tile.first;
   if (first >= s.queries) {
     if (p.has_slopes && index == 0) {
       slope_sums[group] = 0.0f;
@@ -268,30 +310,20 @@ kernel void attention_grad_query(
   const matmul::Place place{uint2(0), index, simdgroup, lane};
   const attention::Scores<T> make = attention::scores_of<T>(s, p, mask, slopes);
   const attention::Dropout dropout = attention::dropout_of(s, p, random);
-  const int key_head = s.head / p.heads_of_a_key;
-  const int64_t row_of_all = s.first_query + first;
-  const Rows queries{query + attention::offset_of(p.query, s.batch, s.head, row_of_all),
-                     p.query.row};
-  const Rows grads{grad_out + attention::offset_of(p.grad_out, s.batch, s.head, row_of_all),
-                   p.grad_out.row};
-  device const T* const keys = key + attention::offset_of(p.key, s.batch, key_head, s.first_key);
-  device const T* const values =
-      value + attention::offset_of(p.value, s.batch, key_head, s.first_key);
-  const int64_t of_rows = s.batch * p.lse_batch + s.head * p.lse_head + s.first_query;
+  const Pair<T> queries = pair_from(queries_of(s, p, query, grad_out), first);
+  const Pair<T> all_keys = keys_of(s, p, key, value);
+  const int64_t of_rows = attention::rows_of(s, p);
   const int queries_left = s.queries - first;
 
   float slope_sum = 0.0f;
   auto sums = QueryProduct::sums();
   QueryProduct::clear(sums, place);
-  const attention::Range seen = attention::keys_seen(s, p, first, rows);
-  for (int at = seen.begin / columns * columns; at < seen.end; at += columns) {
-    const int keys_left = min(columns, s.keys - at);
-    ScoreProduct::template store<stride>(products, queries, queries_left,
-                                         Rows{keys + at * p.key.row, p.key.row}, keys_left,
-                                         p.head_size, workspace, place);
-    ScoreProduct::template store<stride>(others, grads, queries_left,
-                                         Rows{values + at * p.value.row, p.value.row}, keys_left,
-                                         p.value_size, workspace, place);
+  const attention::Range seen = attention::keys_seen(s, p, first, Tile::rows);
+  for (int at = seen.begin / Tile::columns * Tile::columns; at < seen.end; at += Tile::columns) {
+    const int keys_left = min(Tile::columns, s.keys - at);
+    const Pair<T> keys = pair_from(all_keys, at);
+    multiply_pairs<Tile>(products, others, queries, queries_left, keys, keys_left, p, workspace,
+                         place);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     float weights[Tile::share];
     float mine[Tile::share];
@@ -299,18 +331,17 @@ kernel void attention_grad_query(
         gradients_of_share<Tile>(make, dropout, p.keep_scale, products, others, lse + of_rows,
                                  statistics + of_rows, first, at, index, weights, mine);
     for (int i = 0; i < Tile::share; ++i) {
-      gradients[Tile::row_of(index) * Tile::narrow_stride + Tile::column_of(index, i)] =
-          static_cast<T>(mine[i]);
+      gradients[Tile::operand_of(index, i)] = static_cast<T>(mine[i]);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    QueryProduct::add(sums, Gradients{gradients}, rows, Columns{keys + at * p.key.row, p.key.row},
-                      p.head_size, keys_left, workspace, place);
+    QueryProduct::add(sums, Gradients{gradients}, Tile::rows,
+                      Columns{keys.first.elements, keys.first.stride}, p.head_size, keys_left,
+                      workspace, place);
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
+  const int64_t to = attention::offset_of(p.grad_query, s.batch, s.head, s.first_query + first);
   QueryProduct::for_each(
-      sums,
-      store_scaled<T>{grad_query + attention::offset_of(p.grad_query, s.batch, s.head, row_of_all),
-                      p.grad_query.row, queries_left, p.head_size, p.scale},
+      sums, store_scaled<T>{grad_query + to, p.grad_query.row, queries_left, p.head_size, p.scale},
       place);
   if (p.has_slopes) {
     const float sum = sum_of_group(slope_sum, sums_of_simdgroups, simdgroup, lane);
@@ -321,6 +352,25 @@ kernel void attention_grad_query(
 }
 
 // ---- gradients of keys and values ---------------------------------------------------------------
+
+// A threadgroup's tile of keys: those from `first` on, of one KV head of one sequence, which begins
+// with the first query head that shares them.
+struct KeyTile {
+  attention::Sequence sequence;
+  int head;
+  int first;
+};
+inline KeyTile key_tile_of(uint group, int columns, constant AttentionParameters& p,
+                           device const int* cu_queries, device const int* cu_keys,
+                           device const int* lengths) {
+  const uint tiles = (static_cast<uint>(p.keys) + columns - 1) / columns;
+  const int heads = p.heads / p.heads_of_a_key;
+  const uint head_of_batch = group / tiles;
+  const int head = static_cast<int>(head_of_batch % heads);
+  return {attention::sequence_of(static_cast<int>(head_of_batch / heads), head * p.heads_of_a_key,
+                                 p, cu_queries, cu_keys, lengths),
+          head, static_cast<int>(group % tiles) * columns};
+}
 
 // FlashAttention backward, dK and dV. FEATURES: at least those of a key and of a value. One
 // threadgroup per tile of keys, KV head and sequence.
@@ -337,97 +387,145 @@ kernel void attention_grad_key_value(
     uint index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   typedef GradientTile<T> Tile;
-  constexpr int rows = Tile::rows;
-  constexpr int columns = Tile::columns;
-  constexpr int stride = Tile::stride;
+  typedef typename Tile::Columns Columns;
+  typedef matmul::Stored<T, Tile::narrow_stride, true> Transposed;
+  typedef matmul::TileProduct<Tile::columns, FEATURES, attention::kSimdgroups, Transposed, Columns>
+      KeyProduct;
   threadgroup float products[Tile::wide_size];
   threadgroup float others[Tile::wide_size];
   threadgroup T narrow_weights[Tile::narrow_size];
   threadgroup T narrow_gradients[Tile::narrow_size];
+  threadgroup T workspace[attention::most(Tile::ScoreProduct::workspace, KeyProduct::workspace)];
   threadgroup T* const weights =
       Tile::is_float ? reinterpret_cast<threadgroup T*>(others) : narrow_weights;
   threadgroup T* const gradients =
       Tile::is_float ? reinterpret_cast<threadgroup T*>(products) : narrow_gradients;
-
-  typedef matmul::Lines<T, false> Rows;
-  typedef matmul::Lines<T, true> Columns;
-  typedef matmul::Stored<T, Tile::narrow_stride, true> Transposed;
-  typedef matmul::TileProduct<rows, columns, attention::kSimdgroups, Rows, Rows> ScoreProduct;
-  typedef matmul::TileProduct<columns, FEATURES, attention::kSimdgroups, Transposed, Columns>
-      KeyProduct;
-  threadgroup T workspace[attention::most(ScoreProduct::workspace, KeyProduct::workspace)];
-
-  const uint tiles = (static_cast<uint>(p.keys) + columns - 1) / columns;
-  const int key_heads = p.heads / p.heads_of_a_key;
-  const uint head_of_batch = group / tiles;
-  const int key_head = static_cast<int>(head_of_batch % key_heads);
-  const int first = static_cast<int>(group % tiles) * columns;
-  attention::Sequence s =
-      attention::sequence_of(static_cast<int>(head_of_batch / key_heads),
-                             key_head * p.heads_of_a_key, p, cu_queries, cu_keys, lengths);
+  const KeyTile tile = key_tile_of(group, Tile::columns, p, cu_queries, cu_keys, lengths);
+  attention::Sequence s = tile.sequence;
+  const int first = tile.first;
   if (first >= s.keys) {
     return;
   }
   const matmul::Place place{uint2(0), index, simdgroup, lane};
   const int keys_left = s.keys - first;
-  const int64_t key_of_all = s.first_key + first;
-  const Rows keys{key + attention::offset_of(p.key, s.batch, key_head, key_of_all), p.key.row};
-  const Rows values{value + attention::offset_of(p.value, s.batch, key_head, key_of_all),
-                    p.value.row};
+  const Pair<T> keys = pair_from(keys_of(s, p, key, value), first);
   auto key_sums = KeyProduct::sums();
   auto value_sums = KeyProduct::sums();
   KeyProduct::clear(key_sums, place);
   KeyProduct::clear(value_sums, place);
-  const attention::Range seeing = attention::queries_seeing(s, p, first, columns);
+  const attention::Range seeing = attention::queries_seeing(s, p, first, Tile::columns);
   for (int head = 0; head < p.heads_of_a_key; ++head, ++s.head) {
     const attention::Scores<T> make = attention::scores_of<T>(s, p, mask, slopes);
     const attention::Dropout dropout = attention::dropout_of(s, p, random);
-    device const T* const queries =
-        query + attention::offset_of(p.query, s.batch, s.head, s.first_query);
-    device const T* const grads =
-        grad_out + attention::offset_of(p.grad_out, s.batch, s.head, s.first_query);
-    const int64_t of_rows = s.batch * p.lse_batch + s.head * p.lse_head + s.first_query;
-    for (int at = seeing.begin / rows * rows; at < seeing.end; at += rows) {
-      const int queries_left = min(rows, s.queries - at);
-      ScoreProduct::template store<stride>(products, Rows{queries + at * p.query.row, p.query.row},
-                                           queries_left, keys, keys_left, p.head_size, workspace,
-                                           place);
-      ScoreProduct::template store<stride>(
-          others, Rows{grads + at * p.grad_out.row, p.grad_out.row}, queries_left, values,
-          keys_left, p.value_size, workspace, place);
+    const Pair<T> all_queries = queries_of(s, p, query, grad_out);
+    const int64_t of_rows = attention::rows_of(s, p);
+    for (int at = seeing.begin / Tile::rows * Tile::rows; at < seeing.end; at += Tile::rows) {
+      const int queries_left = min(Tile::rows, s.queries - at);
+      const Pair<T> queries = pair_from(all_queries, at);
+      multiply_pairs<Tile>(products, others, queries, queries_left, keys, keys_left, p, workspace,
+                           place);
       threadgroup_barrier(mem_flags::mem_threadgroup);
       float my_weights[Tile::share];
       float my_gradients[Tile::share];
       gradients_of_share<Tile>(make, dropout, p.keep_scale, products, others, lse + of_rows,
                                statistics + of_rows, at, first, index, my_weights, my_gradients);
       for (int i = 0; i < Tile::share; ++i) {
-        const int to = Tile::row_of(index) * Tile::narrow_stride + Tile::column_of(index, i);
-        weights[to] = static_cast<T>(my_weights[i]);
-        gradients[to] = static_cast<T>(my_gradients[i]);
+        weights[Tile::operand_of(index, i)] = static_cast<T>(my_weights[i]);
+        gradients[Tile::operand_of(index, i)] = static_cast<T>(my_gradients[i]);
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
-      KeyProduct::add(value_sums, Transposed{weights}, columns,
-                      Columns{grads + at * p.grad_out.row, p.grad_out.row}, p.value_size,
+      KeyProduct::add(value_sums, Transposed{weights}, Tile::columns,
+                      Columns{queries.second.elements, queries.second.stride}, p.value_size,
                       queries_left, workspace, place);
-      KeyProduct::add(key_sums, Transposed{gradients}, columns,
-                      Columns{queries + at * p.query.row, p.query.row}, p.head_size, queries_left,
-                      workspace, place);
+      KeyProduct::add(key_sums, Transposed{gradients}, Tile::columns,
+                      Columns{queries.first.elements, queries.first.stride}, p.head_size,
+                      queries_left, workspace, place);
       threadgroup_barrier(mem_flags::mem_threadgroup);
     }
   }
+  const int64_t to_key = attention::offset_of(p.grad_key, s.batch, tile.head, s.first_key + first);
   KeyProduct::for_each(
-      key_sums,
-      store_scaled<T>{grad_key + attention::offset_of(p.grad_key, s.batch, key_head, key_of_all),
-                      p.grad_key.row, keys_left, p.head_size, p.scale},
+      key_sums, store_scaled<T>{grad_key + to_key, p.grad_key.row, keys_left, p.head_size, p.scale},
       place);
-  KeyProduct::for_each(value_sums,
-                       store_scaled<T>{grad_value + attention::offset_of(p.grad_value, s.batch,
-                                                                         key_head, key_of_all),
-                                       p.grad_value.row, keys_left, p.value_size, 1.0f},
-                       place);
+  const int64_t to_value =
+      attention::offset_of(p.grad_value, s.batch, tile.head, s.first_key + first);
+  KeyProduct::for_each(
+      value_sums,
+      store_scaled<T>{grad_value + to_value, p.grad_value.row, keys_left, p.value_size, 1.0f},
+      place);
 }
 
 // ---- gradient of the mask -----------------------------------------------------------------------
+
+// Layout of a tile of the mask's gradient in threadgroup memory. A thread has every 128th element.
+template <typename T>
+struct MaskGradientTile {
+  static constant constexpr int rows = static_cast<int>(metalops::AttentionTile::kRows);
+  static constant constexpr int columns = static_cast<int>(metalops::AttentionTile::kColumns);
+  static constant constexpr int stride = columns + 4;
+  static constant constexpr int share = rows * columns / attention::kThreads;
+  typedef matmul::Lines<T, false> Rows;
+  typedef matmul::TileProduct<rows, columns, attention::kSimdgroups, Rows, Rows> ScoreProduct;
+};
+
+// A threadgroup's tile of the mask, and the samples, heads, queries and keys that it is broadcast
+// to, if any: all of those of a dimension.
+struct MaskTile {
+  int batch;
+  int head;
+  int row;
+  int column;
+  int end_batch;
+  int end_head;
+  bool all_queries;
+  bool all_keys;
+};
+inline MaskTile mask_tile_of(uint group, int rows, int columns, constant AttentionParameters& p) {
+  const bool all_queries = p.mask_sizes[2] == 1;
+  const bool all_keys = p.mask_sizes[3] == 1;
+  const int down = all_queries ? 1 : (p.queries + rows - 1) / rows;
+  const int across = all_keys ? 1 : (p.keys + columns - 1) / columns;
+  const int number = static_cast<int>(group);
+  const int head_of_batch = number / across / down;
+  const int head = head_of_batch % p.mask_sizes[1];
+  const int batch = head_of_batch / p.mask_sizes[1];
+  return {batch,
+          head,
+          number / across % down * rows,
+          number % across * columns,
+          p.mask_sizes[0] == 1 ? p.batch : batch + 1,
+          p.mask_sizes[1] == 1 ? p.heads : head + 1,
+          all_queries,
+          all_keys};
+}
+
+// Stores a tile of the mask's gradient: `sums` has those of the tiles it is broadcast to, which are
+// added where it is broadcast to all queries or keys.
+template <typename Tile, typename T>
+inline void store_mask_gradient(device T* grad_mask, device float* wide_grad_mask,
+                                threadgroup const float* sums, MaskTile tile,
+                                constant AttentionParameters& p, uint index) {
+  for (int e = static_cast<int>(index); e < Tile::rows * Tile::columns; e += attention::kThreads) {
+    const int row = e / Tile::columns;
+    const int column = e % Tile::columns;
+    if (tile.row + row >= p.mask_sizes[2] || tile.column + column >= p.mask_sizes[3]) {
+      continue;
+    }
+    float sum = 0.0f;
+    for (int i = row; i < (tile.all_queries ? Tile::rows : row + 1); ++i) {
+      for (int j = column; j < (tile.all_keys ? Tile::columns : column + 1); ++j) {
+        sum += sums[i * Tile::stride + j];
+      }
+    }
+    const int64_t at = tile.batch * p.grad_mask[0] + tile.head * p.grad_mask[1] +
+                       (tile.row + row) * p.grad_mask[2] + (tile.column + column) * p.grad_mask[3];
+    if (p.mask_kind == metalops::AttentionMask::kFloat) {
+      wide_grad_mask[at] = sum;
+    } else {
+      grad_mask[at] = static_cast<T>(sum);
+    }
+  }
+}
 
 // Computes the gradient of an additive mask. One threadgroup per tile of the mask, which loops over
 // everything the tile is broadcast to: in dimensions of size 1, all samples, heads, queries or
@@ -443,74 +541,45 @@ kernel void attention_grad_mask(
     constant AttentionParameters& p [[buffer(12)]], uint group [[threadgroup_position_in_grid]],
     uint index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  constexpr int rows = static_cast<int>(metalops::AttentionTile::kRows);
-  constexpr int columns = static_cast<int>(metalops::AttentionTile::kColumns);
-  constexpr int stride = columns + 4;
-  constexpr int share = rows * columns / attention::kThreads;
-  threadgroup float products[rows * stride];
-  threadgroup float others[rows * stride];
-  typedef matmul::Lines<T, false> Rows;
-  typedef matmul::TileProduct<rows, columns, attention::kSimdgroups, Rows, Rows> ScoreProduct;
-  threadgroup T workspace[ScoreProduct::workspace];
-
-  const bool all_queries = p.mask_sizes[2] == 1;
-  const bool all_keys = p.mask_sizes[3] == 1;
-  const int down = all_queries ? 1 : (p.queries + rows - 1) / rows;
-  const int across = all_keys ? 1 : (p.keys + columns - 1) / columns;
-  int number = static_cast<int>(group);
-  const int mask_column = number % across * columns;
-  number /= across;
-  const int mask_row = number % down * rows;
-  number /= down;
-  const int mask_head = number % p.mask_sizes[1];
-  const int mask_batch = number / p.mask_sizes[1];
+  typedef MaskGradientTile<T> Tile;
+  threadgroup float products[Tile::rows * Tile::stride];
+  threadgroup float others[Tile::rows * Tile::stride];
+  threadgroup T workspace[Tile::ScoreProduct::workspace];
+  const MaskTile tile = mask_tile_of(group, Tile::rows, Tile::columns, p);
   const matmul::Place place{uint2(0), index, simdgroup, lane};
-
-  float sums[share];
-  for (int i = 0; i < share; ++i) {
+  float sums[Tile::share];
+  for (int i = 0; i < Tile::share; ++i) {
     sums[i] = 0.0f;
   }
-  const int last_batch = p.mask_sizes[0] == 1 ? p.batch : mask_batch + 1;
-  const int last_head = p.mask_sizes[1] == 1 ? p.heads : mask_head + 1;
-  for (int batch = mask_batch; batch < last_batch; ++batch) {
-    for (int head = mask_head; head < last_head; ++head) {
+  for (int batch = tile.batch; batch < tile.end_batch; ++batch) {
+    for (int head = tile.head; head < tile.end_head; ++head) {
       const attention::Sequence s =
           attention::sequence_of(batch, head, p, lengths, lengths, lengths);
       const attention::Scores<T> make = attention::scores_of<T>(s, p, mask, slopes);
       const attention::Dropout dropout = attention::dropout_of(s, p, random);
-      const int key_head = head / p.heads_of_a_key;
-      const int last_row = all_queries ? s.queries : mask_row + rows;
-      for (int row_at = mask_row; row_at < last_row; row_at += rows) {
-        const int queries_left = s.queries - row_at;
-        const attention::Range seen = attention::keys_seen(s, p, row_at, rows);
-        const int64_t of_rows = batch * p.lse_batch + head * p.lse_head + row_at;
-        const int begin = all_keys ? seen.begin / columns * columns : mask_column;
-        const int end = all_keys ? seen.end : min(mask_column + columns, seen.end);
-        for (int at = begin; at < end; at += columns) {
-          const int keys_left = s.keys - at;
-          ScoreProduct::template store<stride>(
-              products,
-              Rows{query + attention::offset_of(p.query, batch, head, row_at), p.query.row},
-              queries_left, Rows{key + attention::offset_of(p.key, batch, key_head, at), p.key.row},
-              keys_left, p.head_size, workspace, place);
-          ScoreProduct::template store<stride>(
-              others,
-              Rows{grad_out + attention::offset_of(p.grad_out, batch, head, row_at),
-                   p.grad_out.row},
-              queries_left,
-              Rows{value + attention::offset_of(p.value, batch, key_head, at), p.value.row},
-              keys_left, p.value_size, workspace, place);
+      const int end_row = tile.all_queries ? s.queries : tile.row + Tile::rows;
+      for (int row = tile.row; row < end_row; row += Tile::rows) {
+        const attention::Range seen = attention::keys_seen(s, p, row, Tile::rows);
+        const int64_t of_rows = attention::rows_of(s, p) + row;
+        const int queries_left = s.queries - row;
+        const int begin = tile.all_keys ? seen.begin / Tile::columns * Tile::columns : tile.column;
+        const int end = tile.all_keys ? seen.end : min(tile.column + Tile::columns, seen.end);
+        for (int at = begin; at < end; at += Tile::columns) {
+          const Pair<T> queries = pair_from(queries_of(s, p, query, grad_out), row);
+          const Pair<T> keys = pair_from(keys_of(s, p, key, value), at);
+          multiply_pairs<Tile>(products, others, queries, queries_left, keys, s.keys - at, p,
+                               workspace, place);
           threadgroup_barrier(mem_flags::mem_threadgroup);
-          for (int i = 0; i < share; ++i) {
+          for (int i = 0; i < Tile::share; ++i) {
             const int e = i * attention::kThreads + static_cast<int>(index);
-            const int row = e / columns;
-            const int column = e % columns;
-            const int64_t of_row = of_rows + min(row, queries_left - 1);
+            const int r = e / Tile::columns;
+            const int c = e % Tile::columns;
+            const int64_t of_row = of_rows + min(r, queries_left - 1);
             const float2 of_both = statistics[of_row];
             sums[i] += of_both.y * gradients_of(make, dropout, p.keep_scale,
-                                                products[row * stride + column],
-                                                others[row * stride + column], lse[of_row],
-                                                of_both.x, row_at + row, at + column)
+                                                products[r * Tile::stride + c],
+                                                others[r * Tile::stride + c], lse[of_row],
+                                                of_both.x, row + r, at + c)
                                        .masked;
           }
           threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -518,31 +587,12 @@ kernel void attention_grad_mask(
       }
     }
   }
-  for (int i = 0; i < share; ++i) {
+  for (int i = 0; i < Tile::share; ++i) {
     const int e = i * attention::kThreads + static_cast<int>(index);
-    products[e / columns * stride + e % columns] = sums[i];
+    products[e / Tile::columns * Tile::stride + e % Tile::columns] = sums[i];
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  for (int e = static_cast<int>(index); e < rows * columns; e += attention::kThreads) {
-    const int row = e / columns;
-    const int column = e % columns;
-    if (mask_row + row >= p.mask_sizes[2] || mask_column + column >= p.mask_sizes[3]) {
-      continue;
-    }
-    float sum = 0.0f;
-    for (int i = row; i < (all_queries ? rows : row + 1); ++i) {
-      for (int j = column; j < (all_keys ? columns : column + 1); ++j) {
-        sum += products[i * stride + j];
-      }
-    }
-    const int64_t at = mask_batch * p.grad_mask[0] + mask_head * p.grad_mask[1] +
-                       (mask_row + row) * p.grad_mask[2] + (mask_column + column) * p.grad_mask[3];
-    if (p.mask_kind == metalops::AttentionMask::kFloat) {
-      wide_grad_mask[at] = sum;
-    } else {
-      grad_mask[at] = static_cast<T>(sum);
-    }
-  }
+  store_mask_gradient<Tile>(grad_mask, wide_grad_mask, products, tile, p, index);
 }
 
 // ---- gradients of sinks and slopes --------------------------------------------------------------

@@ -56,6 +56,50 @@ inline int64_t offset_of(AttentionStrides strides, int batch, int head, int64_t 
   return batch * strides.batch + head * strides.head + row * strides.row;
 }
 
+// Returns the offset of a sequence's first row in the lse and the other statistics of rows.
+inline int64_t rows_of(Sequence s, constant AttentionParameters& p) {
+  return s.batch * p.lse_batch + s.head * p.lse_head + s.first_query;
+}
+
+// Returns the softmax denominator of a row of a head, with the head's sink if there is one.
+inline Total total_of(float running_max, float sum, Sequence s, constant AttentionParameters& p,
+                      device const float* sinks) {
+  return p.has_sinks ? with_sink(running_max, sum, sinks[s.head]) : Total{running_max, sum, 1.0f};
+}
+
+// A threadgroup's tile of queries: those from `first` on, of one head of one sequence.
+struct QueryTile {
+  Sequence sequence;
+  int first;
+};
+// Finds a threadgroup's tile of `rows` queries. The last tiles of a sequence are scheduled first:
+// they see the most keys in causal attention.
+inline QueryTile query_tile_of(uint group, int rows, constant AttentionParameters& p,
+                               device const int* cu_queries, device const int* cu_keys,
+                               device const int* lengths) {
+  const uint tiles = (static_cast<uint>(p.queries) + rows - 1) / rows;
+  const uint head_of_batch = group / tiles;
+  return {sequence_of(static_cast<int>(head_of_batch / p.heads),
+                      static_cast<int>(head_of_batch % p.heads), p, cu_queries, cu_keys, lengths),
+          static_cast<int>(tiles - 1 - group % tiles) * rows};
+}
+
+// The operands of one head of one sequence.
+template <typename T>
+struct Operands {
+  device const T* queries;
+  device const T* keys;
+  device const T* values;
+};
+template <typename T>
+inline Operands<T> operands_of(Sequence s, constant AttentionParameters& p, device const T* query,
+                               device const T* key, device const T* value) {
+  const int key_head = s.head / p.heads_of_a_key;
+  return {query + offset_of(p.query, s.batch, s.head, s.first_query),
+          key + offset_of(p.key, s.batch, key_head, s.first_key),
+          value + offset_of(p.value, s.batch, key_head, s.first_key)};
+}
+
 // Returns a range that contains all keys that any of the queries [row, row + rows) sees; it may be
 // larger.
 struct Range {
@@ -100,11 +144,6 @@ struct Scores {
   bool has_slopes;
   int queries, keys, diagonal, left, right;
 
-  // Returns true if the score of a visible key is product * scale: no mask, softcap or slopes.
-  inline bool is_bare() const {
-    return mask_kind == AttentionMask::kNone && softcap == 0.0f && !has_slopes;
-  }
-
   // Returns the keys that a query sees, apart from the mask.
   inline Range seen_by(int row) const {
     if (row >= queries) {
@@ -142,6 +181,18 @@ struct Scores {
     }
   }
 };
+
+// Returns true if the score of a visible key is product * scale: no mask, softcap or slopes.
+template <typename T>
+inline bool is_bare(Scores<T> scores) {
+  return scores.mask_kind == AttentionMask::kNone && scores.softcap == 0.0f && !scores.has_slopes;
+}
+
+// Returns the score of a product.
+template <typename T>
+inline float score_of(Scores<T> scores, float product, int row, int column) {
+  return scores.masked(scores.capped(product), row, column);
+}
 
 template <typename T>
 inline Scores<T> scores_of(Sequence s, constant AttentionParameters& p, device const uchar* mask,

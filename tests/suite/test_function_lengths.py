@@ -10,11 +10,6 @@ LIMIT = 80
 
 # By the path and the name, the lines that it has. Split a function into prologue, loop and epilogue before it comes here.
 LONGER = {
-    "kernels/attention/attention.metal: attention_forward": 159,
-    "kernels/attention/attention.metal: attention_forward_by_simdgroups": 252,
-    "kernels/attention/attention_gradients.h: attention_grad_query": 97,
-    "kernels/attention/attention_gradients.h: attention_grad_key_value": 102,
-    "kernels/attention/attention_gradients.h: attention_grad_mask": 112,
     "kernels/linalg/ldl.metal: ldl_factor": 133,
     "kernels/linalg/lu.metal: lu_panel": 92,
     "kernels/quantized/gguf.metal: gguf_skinny_pieces": 84,
