@@ -138,10 +138,63 @@ struct Place {
   uint lane;
 };
 
+// Returns the position of a threadgroup's thread, whose tiles cover a result of `columns` columns
+// row by row.
+template <typename Tile>
+inline Place place_of(uint group, int columns, uint index, uint simdgroup, uint lane) {
+  const uint across = (static_cast<uint>(columns) + Tile::columns - 1) / Tile::columns;
+  return {uint2(group % across, group / across), index, simdgroup, lane};
+}
+
+// The position of the first of the two elements that a lane has of an 8 x 8 simdgroup matrix, in
+// Apple's layout: they are adjacent elements of a row.
+struct LaneElements {
+  int row;
+  int column;
+};
+inline LaneElements elements_of_lane(uint lane) {
+  const int quad = static_cast<int>(lane) / 4;
+  return {(quad & 4) + static_cast<int>(lane) / 2 % 4,
+          (quad & 2) * 2 + static_cast<int>(lane) % 2 * 2};
+}
+
+// An epilogue: stores a sum plus a bias, if there is one, and rounds once.
+template <typename T>
+struct StoreWithBias {
+  device T* result;
+  device const T* bias;
+  int columns;
+  bool has_bias;
+
+  inline void operator()(int row, int column, Sums<1> sums) const {
+    const float offset = has_bias ? static_cast<float>(bias[column]) : 0.0f;
+    result[static_cast<int64_t>(row) * columns + column] = static_cast<T>(sums.of[0] + offset);
+  }
+};
+
 // The problem size M, N, K; right has `products` times as many lines as `columns`.
 struct Sizes {
   int rows, columns, inner;
 };
+
+// Stages COUNT elements of an operand that dequantises eight at a time, in memory order:
+// from.eight(line, k, first) are those from the first'th on. Elements after the first `left`, a
+// multiple of eight, are zero.
+template <int COUNT, typename E, typename Matrix>
+inline void stage_eights(threadgroup E* to, Matrix from, int64_t line, int64_t k, int left) {
+  for (int first = 0; first < COUNT; first += 8) {
+    if (first < left) {
+      const auto values = from.eight(line, k, first);
+      for (int e = 0; e < 8; ++e) {
+        to[first + e] = static_cast<E>(values.of[e]);
+      }
+    } else {
+      for (int e = 0; e < 8; ++e) {
+        to[first + e] = E(0);
+      }
+    }
+  }
+}
 
 // Loads COUNT elements from k of a line on, in memory order; elements after the first `left` are
 // zero. Operands that dequantise several elements at once overload it.
@@ -384,11 +437,9 @@ inline void multiply_tile(Left left, Right right, Sizes sizes, Epilogue epilogue
       }
     }
   }
-  // Apple's layout of an 8 x 8 simdgroup matrix: each lane has two adjacent elements of a row.
-  const int quad = static_cast<int>(place.lane) / 4;
-  const int first_row = row + part_row + (quad & 4) + static_cast<int>(place.lane) / 2 % 4;
-  const int first_column =
-      column + part_column + (quad & 2) * 2 + static_cast<int>(place.lane) % 2 * 2;
+  const LaneElements of_lane = elements_of_lane(place.lane);
+  const int first_row = row + part_row + of_lane.row;
+  const int first_column = column + part_column + of_lane.column;
   for (int i = 0; i < down; ++i) {
     for (int j = 0; j < across; ++j) {
       for (int e = 0; e < 2; ++e) {
@@ -590,10 +641,9 @@ struct TileProduct {
 
   template <typename F>
   static inline void for_each(thread Sums& sums, F f, Place place) {
-    // Apple's layout of an 8 x 8 simdgroup matrix: each lane has two adjacent elements of a row.
-    const int quad = static_cast<int>(place.lane) / 4;
-    const int row = first_row(place) + (quad & 4) + static_cast<int>(place.lane) / 2 % 4;
-    const int column = first_column(place) + (quad & 2) * 2 + static_cast<int>(place.lane) % 2 * 2;
+    const LaneElements of_lane = elements_of_lane(place.lane);
+    const int row = first_row(place) + of_lane.row;
+    const int column = first_column(place) + of_lane.column;
     for (int i = 0; i < down; ++i) {
       for (int j = 0; j < across; ++j) {
         for (int e = 0; e < 2; ++e) {
@@ -658,6 +708,20 @@ inline float4 four(Matrix matrix, int64_t line, int k, int inner) {
   }
   return float4(static_cast<float>(from[0]), k + 1 < inner ? static_cast<float>(from[1]) : 0.0f,
                 k + 2 < inner ? static_cast<float>(from[2]) : 0.0f, 0.0f);
+}
+
+// The first row and column of a simdgroup's block of ROWS x COLUMNS elements, where a threadgroup
+// has four simdgroups side by side, and threadgroups cover a result of `columns` columns row by
+// row.
+struct SkinnyBlock {
+  int row;
+  int column;
+};
+template <int ROWS, int COLUMNS>
+inline SkinnyBlock skinny_block_of(uint group, int columns, uint simdgroup) {
+  const uint across = (static_cast<uint>(columns) + 4 * COLUMNS - 1) / (4 * COLUMNS);
+  return {static_cast<int>(group / across) * ROWS,
+          static_cast<int>(group % across * 4 + simdgroup) * COLUMNS};
 }
 
 // Skinny GEMM: one simdgroup computes ROWS x COLUMNS elements from (row, column) on, and its lanes

@@ -135,12 +135,11 @@ kernel void int_mm(device int* result [[buffer(0)]], device const char* left [[b
                    uint simdgroup [[simdgroup_index_in_threadgroup]],
                    uint lane [[thread_index_in_simdgroup]]) {
   threadgroup half brought[workspace<Tile>()];
-  const uint across = (static_cast<uint>(parameters.columns) + Tile::columns - 1) / Tile::columns;
   multiply<Tile>(matmul::Dense<char>{left, parameters.left_stride, parameters.left_transposed},
                  matmul::Dense<char>{right, parameters.right_stride, parameters.right_transposed},
                  matmul::Sizes{parameters.rows, parameters.columns, parameters.inner}, result,
                  offsets, parameters.has_offsets, brought,
-                 matmul::Place{uint2(group % across, group / across), index, simdgroup, lane});
+                 matmul::place_of<Tile>(group, parameters.columns, index, simdgroup, lane));
 }
 
 #define REGISTER_INT_MM(NAME, ...) \

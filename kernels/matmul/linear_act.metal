@@ -94,8 +94,8 @@ kernel void linear_act(device T* result [[buffer(0)]], device T* before [[buffer
   const matmul::Dense<T> a{left, parameters.left_stride, parameters.left_transposed};
   const matmul::Dense<T> b{right, parameters.right_stride, parameters.right_transposed};
   const matmul::Sizes sizes{parameters.rows, parameters.columns, parameters.inner};
-  const uint across = (static_cast<uint>(parameters.columns) + Tile::columns - 1) / Tile::columns;
-  const matmul::Place place{uint2(group % across, group / across), index, simdgroup, lane};
+  const matmul::Place place =
+      matmul::place_of<Tile>(group, parameters.columns, index, simdgroup, lane);
   matmul::multiply_tile<Tile>(a, b, sizes,
                               epilogue_of<T, Tile::products>(result, before, bias, parameters),
                               workspace, place);
@@ -115,11 +115,11 @@ kernel void linear_act_skinny(device T* result [[buffer(0)]], device T* before [
   const matmul::Dense<T> a{left, parameters.left_stride, false};
   const matmul::Dense<T> b{right, parameters.right_stride, false};
   const matmul::Sizes sizes{parameters.rows, parameters.columns, parameters.inner};
-  const uint across = (static_cast<uint>(parameters.columns) + 4 * COLUMNS - 1) / (4 * COLUMNS);
-  const int row = static_cast<int>(group / across) * ROWS;
-  const int column = static_cast<int>(group % across * 4 + simdgroup) * COLUMNS;
+  const matmul::SkinnyBlock block =
+      matmul::skinny_block_of<ROWS, COLUMNS>(group, parameters.columns, simdgroup);
   matmul::multiply_skinny<ROWS, COLUMNS, PRODUCTS>(
-      a, b, sizes, epilogue_of<T, PRODUCTS>(result, before, bias, parameters), row, column, lane);
+      a, b, sizes, epilogue_of<T, PRODUCTS>(result, before, bias, parameters), block.row,
+      block.column, lane);
 }
 
 // Computes the gradient with respect to the pre-activation; for ReLU, `before` may be the result.

@@ -63,8 +63,8 @@ kernel void scaled_mm(
   const matmul::Dense<T> a{left, parameters.left_stride, false};
   const Coded<Scales> b = coded<Scales>(right, table, scales, parameters, index, Tile::threads);
   const matmul::Sizes sizes{parameters.rows, parameters.columns, parameters.inner};
-  const uint across = (static_cast<uint>(parameters.columns) + Tile::columns - 1) / Tile::columns;
-  const matmul::Place place{uint2(group % across, group / across), index, simdgroup, lane};
+  const matmul::Place place =
+      matmul::place_of<Tile>(group, parameters.columns, index, simdgroup, lane);
   matmul::multiply_tile<Tile>(
       a, b, sizes, epilogue_of(result, row_scales, column_scales, bias, result_scale, parameters),
       workspace, place);
@@ -86,12 +86,11 @@ kernel void scaled_mm_skinny(
   const matmul::Dense<typename Scales::element> a{left, parameters.left_stride, false};
   const Coded<Scales> b = coded<Scales>(right, table, scales, parameters, index, 128);
   const matmul::Sizes sizes{parameters.rows, parameters.columns, parameters.inner};
-  const uint across = (static_cast<uint>(parameters.columns) + 4 * COLUMNS - 1) / (4 * COLUMNS);
-  const int row = static_cast<int>(group / across) * ROWS;
-  const int column = static_cast<int>(group % across * 4 + simdgroup) * COLUMNS;
+  const matmul::SkinnyBlock block =
+      matmul::skinny_block_of<ROWS, COLUMNS>(group, parameters.columns, simdgroup);
   matmul::multiply_skinny<ROWS, COLUMNS, 1>(
       a, b, sizes, epilogue_of(result, row_scales, column_scales, bias, result_scale, parameters),
-      row, column, lane);
+      block.row, block.column, lane);
 }
 
 #define REGISTER_TILE(NAME, SCALES, SCALE_NAME, ...) \

@@ -34,40 +34,19 @@ struct Blocks {
   static constant constexpr bool is_transposed = false;
 
   GgufSource source;
+
+  inline gguf::Eight eight(int64_t line, int64_t k, int first) const {
+    return gguf::eight(source.data, *source.layout, line, static_cast<int>(k) + first);
+  }
 };
 
 template <int COUNT, typename E, typename T>
 inline void stage_run(threadgroup E* to, Blocks<T> from, int64_t line, int64_t k, int left) {
-  for (int first = 0; first < COUNT; first += 8) {
-    if (first < left) {
-      const gguf::Eight values =
-          gguf::eight(from.source.data, *from.source.layout, line, static_cast<int>(k) + first);
-      for (int e = 0; e < 8; ++e) {
-        to[first + e] = static_cast<E>(values.of[e]);
-      }
-    } else {
-      for (int e = 0; e < 8; ++e) {
-        to[first + e] = E(0);
-      }
-    }
-  }
+  stage_eights<COUNT>(to, from, line, k, left);
 }
 
 }  // namespace matmul
 }  // namespace metalops
-
-template <typename T>
-struct store_row {
-  device T* result;
-  device const T* bias;
-  int columns;
-  bool has_bias;
-
-  inline void operator()(int row, int column, matmul::Sums<1> sums) const {
-    const float offset = has_bias ? static_cast<float>(bias[column]) : 0.0f;
-    result[static_cast<int64_t>(row) * columns + column] = static_cast<T>(sums.of[0] + offset);
-  }
-};
 
 // Tile GEMM with GGUF weights. One threadgroup per tile.
 template <typename T, typename Tile>
@@ -79,11 +58,10 @@ kernel void gguf_tiles(device T* result [[buffer(0)]], device const T* left [[bu
                        uint simdgroup [[simdgroup_index_in_threadgroup]],
                        uint lane [[thread_index_in_simdgroup]]) {
   threadgroup T workspace[matmul::workspace<Tile, matmul::Blocks<T>>()];
-  const uint across = (static_cast<uint>(p.columns) + Tile::columns - 1) / Tile::columns;
   const matmul::Dense<T> a{left, p.inner, false};
   const matmul::Blocks<T> b{{data, &p.right}};
-  const matmul::Place place{uint2(group % across, group / across), index, simdgroup, lane};
-  const store_row<T> epilogue{result, bias, p.columns, p.has_bias};
+  const matmul::Place place = matmul::place_of<Tile>(group, p.columns, index, simdgroup, lane);
+  const matmul::StoreWithBias<T> epilogue{result, bias, p.columns, p.has_bias};
   matmul::multiply_tile<Tile>(a, b, matmul::Sizes{p.rows, p.columns, p.inner}, epilogue, workspace,
                               place);
 }
@@ -111,9 +89,10 @@ kernel void gguf_skinny(device T* result [[buffer(0)]], device const T* left [[b
                         uint simdgroup [[simdgroup_index_in_threadgroup]],
                         uint lane [[thread_index_in_simdgroup]]) {
   constexpr int columns = 2;
-  const uint across = (static_cast<uint>(p.columns) + 4 * columns - 1) / (4 * columns);
-  const int row = static_cast<int>(group / across) * ROWS;
-  const int column = static_cast<int>(group % across * 4 + simdgroup) * columns;
+  const matmul::SkinnyBlock block =
+      matmul::skinny_block_of<ROWS, columns>(group, p.columns, simdgroup);
+  const int row = block.row;
+  const int column = block.column;
   float sums[ROWS][columns];
   for (int r = 0; r < ROWS; ++r) {
     for (int c = 0; c < columns; ++c) {
@@ -137,7 +116,7 @@ kernel void gguf_skinny(device T* result [[buffer(0)]], device const T* left [[b
       }
     }
   }
-  const store_row<T> store{result, bias, p.columns, p.has_bias};
+  const matmul::StoreWithBias<T> store{result, bias, p.columns, p.has_bias};
   for (int r = 0; r < ROWS; ++r) {
     for (int c = 0; c < columns; ++c) {
       matmul::Sums<1> total;
@@ -151,6 +130,17 @@ kernel void gguf_skinny(device T* result [[buffer(0)]], device const T* left [[b
 
 // Returns the factor that compensates a code left in the low or high byte of its half word.
 inline float scale_of_byte(int e) { return e % 2 == 0 ? 1.0f : 0x1p-8f; }
+
+// Returns the value of element e of a run, without its scale, from the four codes that it is one
+// of. An odd element is 256 times as large: see scale_of_byte().
+template <typename Type>
+inline float value_of(uint four, int e, uint exponent) {
+  constexpr float of_zero = static_cast<float>(Type::zero);
+  const uint two = e % 4 < 2 ? four : four >> 16;
+  const uint code = two & (e % 2 == 0 ? 0xffu : 0xff00u);
+  // Puts the code into the low mantissa bits of 2^23: GPUs add faster than they convert.
+  return as_type<float>(exponent | code) - (0x1p23f + of_zero * (e % 2 == 0 ? 1.0f : 256.0f));
+}
 
 // Skinny GEMM for types known at compile time: each simdgroup, or each group of p.splits simdgroups
 // (split-K), computes ROWS x COLUMNS elements. Lanes take pieces of lines (gguf_pieces.h).
@@ -166,15 +156,8 @@ kernel void gguf_skinny_pieces(device T* result [[buffer(0)]], device const T* l
   const auto block = skinny::block_of<ROWS, COLUMNS>(group, p.splits, p.rows, p.columns);
   const auto share = skinny::share_of<COLUMNS>(block, simdgroup, p.splits);
   const uint exponent = metalops::formats::exponent_of(p.inner);
-  constexpr float of_zero = static_cast<float>(Type::zero);
   float sums[ROWS][COLUMNS];
-#pragma unroll
-  for (int r = 0; r < ROWS; ++r) {
-#pragma unroll
-    for (int c = 0; c < COLUMNS; ++c) {
-      sums[r][c] = 0.0f;
-    }
-  }
+  skinny::clear(sums);
 #pragma unroll 1
   for (int number = share.part * 32 + static_cast<int>(lane); number < p.inner / 32;
        number += p.splits * 32) {
@@ -200,21 +183,13 @@ kernel void gguf_skinny_pieces(device T* result [[buffer(0)]], device const T* l
           totals[r] += Type::has_minimum ? inputs[r][e] : 0.0f;
           inputs[r][e] *= scale_of_byte(e);
         }
-#pragma unroll
-        for (int c = 0; c < COLUMNS; ++c) {
-          dots[r][c] = 0.0f;
-        }
       }
+      skinny::clear(dots);
 #pragma unroll
       for (int e = 0; e < 16; ++e) {
 #pragma unroll
         for (int c = 0; c < COLUMNS; ++c) {
-          const uint four = Type::four(pieces[c], run, e / 4);
-          const uint two = e % 4 < 2 ? four : four >> 16;
-          const uint code = two & (e % 2 == 0 ? 0xffu : 0xff00u);
-          // Puts the code into the low mantissa bits of 2^23: GPUs add faster than they convert.
-          const float value =
-              as_type<float>(exponent | code) - (0x1p23f + of_zero * (e % 2 == 0 ? 1.0f : 256.0f));
+          const float value = value_of<Type>(Type::four(pieces[c], run, e / 4), e, exponent);
 #pragma unroll
           for (int r = 0; r < ROWS; ++r) {
             dots[r][c] = fma(value, inputs[r][e], dots[r][c]);

@@ -22,6 +22,17 @@ inline void load_adjacent(thread float* to, device const T* from) {
   }
 }
 
+template <int ROWS, int COLUMNS>
+inline void clear(thread float (&sums)[ROWS][COLUMNS]) {
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      sums[r][c] = 0.0f;
+    }
+  }
+}
+
 // The rows and columns of a threadgroup's blocks. `splits` simdgroups, a power of two, share a
 // block (split-K).
 struct Block {
