@@ -77,6 +77,7 @@ def extensions() -> list:
     operators = MetalExtension(
         "metalops._C", sources, include_dirs=[ROOT], extra_compile_args=flags
     )
+    operators.at_first_use = "kernels/at_first_use.txt"
     operators.precompiled_header = "csrc/ops/precompiled.h"
     operators.units = [
         *units(find("csrc/ops/**/*.mm")),

@@ -23,6 +23,11 @@ VARIABLES: dict[str, tuple[str, str]] = {
         "stock where that has a fused kernel; see `metalops.set_attention`",
     ),
     "METALOPS_AUTOLOAD": ("0", "1: `import torch` alone brings the `mps` device up"),
+    "METALOPS_BUILD_ALL": (
+        "0",
+        "1: an installation compiles every kernel ahead of time, also those of the software device that are otherwise "
+        "compiled when they are first used",
+    ),
     "METALOPS_CACHE_DIR": ("`~/.cache/metalops`", "where kernels compiled at run time are kept"),
     "METALOPS_CACHE_SIZE": ("2G", "the size up to which that folder may grow (K, M, G)"),
     "METALOPS_COOPERATIVE_LAYOUT": (
@@ -151,6 +156,7 @@ def _is_seed(text: str) -> bool:
 _VALUES: dict[str, tuple[Callable[[str], object], str]] = {
     "METALOPS_ATTENTION": _one_of("metalops", "stock", "auto"),
     "METALOPS_AUTOLOAD": _one_of("0", "1"),
+    "METALOPS_BUILD_ALL": _one_of("0", "1"),
     "METALOPS_CACHE_SIZE": (_SIZE.fullmatch, "a number of bytes such as 500M or 2G"),
     "METALOPS_COOPERATIVE_LAYOUT": _matches(
         r"apple10|apple8|scramble(:\d{1,9})?", "apple10, apple8, scramble or scramble:SEED"

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from metalops.kernel import compile as kernel_compile
+from metalops import _patience
 from metalops.kernel.compile import compile_library, user_text
 
 KERNEL = "kernel void f(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) { x[i] += %d; }"
@@ -37,7 +37,7 @@ def test_an_error_shows_the_line_of_the_users_own_text():
 
 @pytest.mark.parametrize(("quiet", "expected"), [("0", "metalops: compiling f ...\n"), ("1", "")])
 def test_a_slow_compile_says_so_unless_quiet(quiet, expected, monkeypatch, capfd):
-    monkeypatch.setattr(kernel_compile, "_PATIENCE", 0.01)
+    monkeypatch.setattr(_patience, "_PATIENCE", 0.01)
     monkeypatch.setenv("METALOPS_QUIET", quiet)
     source = f"// {quiet}\n" + KERNEL % 1
 

@@ -158,11 +158,11 @@ class TestCalls:
 
 
 def test_a_slow_compile_names_the_functor(monkeypatch):
-    from metalops.kernel import compile as kernel_compile
+    from metalops import _patience
 
     compiling = []
-    monkeypatch.setattr(kernel_compile, "_PATIENCE", 0.0)
-    monkeypatch.setattr(kernel_compile, "_report", compiling.append)
+    monkeypatch.setattr(_patience, "_PATIENCE", 0.0)
+    monkeypatch.setattr(_patience, "_report", compiling.append)
     # A text of its own, which no cache holds.
     define("tests::slow", "x + 1", header=f"// {uuid.uuid4()}")(torch.ones(1, device="mps"))
     assert compiling == ["slow for float"]

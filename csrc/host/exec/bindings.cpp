@@ -414,7 +414,8 @@ void bind_exec(py::module_& m) {
       .def_property_readonly(
           "source", [](const Library& library) { return py::bytes(library.source()); },
           "Its Metal source, preprocessed, deflated by zlib.")
-      .def("kernel_table", &kernel_table, "What is known about each kernel, a dict for each.")
+      .def("kernel_table", &kernel_table,
+           "What is known about each kernel that is not left out, a dict for each.")
       .def_property_readonly(
           "build", [](const Library& library) { return library.table().build; },
           "Compiler and flags it was built with.")

@@ -32,9 +32,12 @@ class Library {
   Library(const Library&) = delete;
 
   const msl::abi::Library& table() const;
-  const Kernel* find(const std::string& name) const;  // null when there is no such kernel
-  std::vector<std::string> names() const;
-  std::string_view source() const;  // the Metal source, deflated by zlib
+  bool has(const std::string& name) const;
+  // Returns null when there is no such kernel. Compiles a kernel that the library leaves out, the
+  // first time; throws what compile_left_out throws.
+  const Kernel* find(const std::string& name) const;
+  std::vector<std::string> names() const;  // those that are compiled come first
+  std::string_view source() const;         // the Metal source, deflated by zlib
 
   // Returns a copy of the library (with its own globals) in which function constants have the given
   // values.
@@ -49,6 +52,11 @@ class Library {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// Compiles kernels that a library leaves out, from its source (deflated by zlib) in that Metal
+// version. Set by the Python bindings. Null by default.
+extern std::shared_ptr<Library> (*compile_left_out)(std::string_view source, uint32_t language,
+                                                    const std::vector<std::string>& kernels);
 
 enum class Engine { kAutomatic, kLoop, kGroup, kFiber };
 

@@ -207,6 +207,10 @@ struct Library::Impl {
   std::shared_ptr<const std::string> data;  // for libraries opened from memory
   std::string on_disk;                      // a copy of `data` for the reader of debug information
   std::unordered_map<std::string, const Kernel*> kernels;
+  std::unordered_map<std::string, uint32_t> left_out;  // the part of each
+  std::vector<ConstantValue> values;                   // of function constants, by specialise()
+  ForkSafeMutex mutex;                                 // guards `parts`
+  std::unordered_map<uint32_t, std::shared_ptr<Library>> parts;
 
   ~Impl() {
     if (table != nullptr) {
@@ -252,6 +256,9 @@ struct Library::Impl {
     for (uint32_t i = 0; i < table->kernel_count; ++i) {
       kernels.emplace(table->kernels[i].name, &table->kernels[i]);
     }
+    for (uint32_t i = 0; i < table->left_out_count; ++i) {
+      left_out.emplace(table->left_out[i].name, table->left_out[i].part);
+    }
     const auto* source_begin = static_cast<const char*>(dlsym(handle, "metalops_source"));
     const auto* source_end = static_cast<const char*>(dlsym(handle, "metalops_source_end"));
     if (source_begin != nullptr && source_end != nullptr) {
@@ -260,6 +267,26 @@ struct Library::Impl {
     registry.add(*table, source);
     note_code(*table);
     watch_kernels();
+  }
+
+  // Returns a part of the kernels that are left out, compiled the first time.
+  Library& part(uint32_t number) {
+    {
+      std::lock_guard<ForkSafeMutex> lock(mutex);
+      if (const auto found = parts.find(number); found != parts.end()) return *found->second;
+    }
+    std::vector<std::string> names;
+    for (uint32_t i = 0; i < table->left_out_count; ++i) {
+      if (table->left_out[i].part == number) names.emplace_back(table->left_out[i].name);
+    }
+    TORCH_CHECK(compile_left_out != nullptr, "the kernel ", names.front(),
+                " is compiled at its first use, which needs a running Python interpreter");
+    // No lock is held while compiling, which may take Python's interpreter lock. The first of
+    // several threads to finish wins.
+    auto made = compile_left_out(source, table->language, names);
+    if (!values.empty()) made = made->specialise(values);
+    std::lock_guard<ForkSafeMutex> lock(mutex);
+    return *parts.emplace(number, std::move(made)).first->second;
   }
 
   void add_sanitized_module() {
@@ -280,6 +307,9 @@ struct Library::Impl {
     sanitized_modules.add(std::move(module));
   }
 };
+
+std::shared_ptr<Library> (*compile_left_out)(std::string_view source, uint32_t language,
+                                             const std::vector<std::string>& kernels) = nullptr;
 
 Library::~Library() = default;
 
@@ -306,9 +336,15 @@ std::shared_ptr<Library> Library::from_bytes(const void* data, size_t size) {
 
 const msl::abi::Library& Library::table() const { return *impl_->table; }
 
+bool Library::has(const std::string& name) const {
+  return impl_->kernels.count(name) != 0 || impl_->left_out.count(name) != 0;
+}
+
 const Kernel* Library::find(const std::string& name) const {
   const auto found = impl_->kernels.find(name);
-  return found == impl_->kernels.end() ? nullptr : found->second;
+  if (found != impl_->kernels.end()) return found->second;
+  const auto left_out = impl_->left_out.find(name);
+  return left_out == impl_->left_out.end() ? nullptr : impl_->part(left_out->second).find(name);
 }
 
 std::string_view Library::source() const { return impl_->source; }
@@ -316,6 +352,9 @@ std::string_view Library::source() const { return impl_->source; }
 std::vector<std::string> Library::names() const {
   std::vector<std::string> names;
   for (uint32_t i = 0; i < table().kernel_count; ++i) names.emplace_back(table().kernels[i].name);
+  for (uint32_t i = 0; i < table().left_out_count; ++i) {
+    names.emplace_back(table().left_out[i].name);
+  }
   return names;
 }
 
@@ -341,6 +380,7 @@ std::shared_ptr<Library> Library::specialise(const std::vector<ConstantValue>& v
     }
     TORCH_CHECK_VALUE(found, "the kernel library has no function constant ", value.index);
   }
+  impl.values = values;
   // Called once the values are in place: it computes the constants that depend on them.
   impl.bind(&runtime());
   return library;

@@ -36,6 +36,7 @@ void bind_library(py::module_& m, const char* name) {
 }  // namespace
 
 void bind_metal(py::module_& host) {
+  exec::compile_left_out = &compile_left_out;
   py::module_ m = py::module_::import("torch._C");
   bind_library<DynamicMetalShaderLibrary>(m, "_mps_ShaderLibrary");
   bind_library<PrecompiledMetalShaderLibrary>(m, "_mps_PrecompiledShaderLibrary");

@@ -2,17 +2,23 @@
 #include <metal/compile.h>
 
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 namespace metalops {
 namespace py = pybind11;
 
-std::shared_ptr<exec::Library> compile_metal(const std::string& source) {
+namespace {
+
+// Calls a function of metalops.msl that returns the path of a library, and opens it. `arguments`
+// returns the function's arguments as a tuple.
+template <typename Arguments>
+std::shared_ptr<exec::Library> compile(const char* function, const Arguments& arguments) {
   TORCH_CHECK(Py_IsInitialized(), "Compiling Metal source needs a running Python interpreter");
   std::string path;
   {
     py::gil_scoped_acquire gil;
     try {
-      py::object result = py::module_::import("metalops.msl").attr("compile_source")(source);
+      py::object result = py::module_::import("metalops.msl").attr(function)(*arguments());
       path = py::module_::import("os").attr("fspath")(result).cast<std::string>();
     } catch (py::error_already_set& error) {
       const bool wrong_source = error.matches(PyExc_SyntaxError);
@@ -26,6 +32,19 @@ std::shared_ptr<exec::Library> compile_metal(const std::string& source) {
     }
   }
   return exec::Library::open(path);
+}
+
+}  // namespace
+
+std::shared_ptr<exec::Library> compile_metal(const std::string& source) {
+  return compile("compile_source", [&] { return py::make_tuple(source); });
+}
+
+std::shared_ptr<exec::Library> compile_left_out(std::string_view source, uint32_t language,
+                                                const std::vector<std::string>& kernels) {
+  return compile("compile_left_out", [&] {
+    return py::make_tuple(py::bytes(source.data(), source.size()), language, kernels);
+  });
 }
 
 }  // namespace metalops

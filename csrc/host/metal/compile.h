@@ -5,7 +5,9 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include <exec/exec.h>
 
@@ -29,5 +31,9 @@ class MetalSyntaxError : public c10::SyntaxError {
 // other Python exception is passed on as torch's python_error, and so reaches a Python caller
 // unchanged.
 std::shared_ptr<exec::Library> compile_metal(const std::string& source);
+
+// Calls metalops.msl.compile_left_out likewise (see exec::compile_left_out).
+std::shared_ptr<exec::Library> compile_left_out(std::string_view source, uint32_t language,
+                                                const std::vector<std::string>& kernels);
 
 }  // namespace metalops

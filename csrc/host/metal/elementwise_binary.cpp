@@ -156,7 +156,7 @@ ElementwiseKernel find_binary(const CompiledLibrary& library, const std::string&
   }
   if (call.flavour == kDense && !call.cast && alpha.empty()) {
     const std::string ilp = kernel_name(name, "dense_ilp" C10_METAL_ILP_PER_THREAD_STR "_" + types);
-    if (call.force_ilp || (call.large && !kernels.find(dense) && kernels.find(ilp))) {
+    if (call.force_ilp || (call.large && !kernels.has(dense) && kernels.has(ilp))) {
       return {&library.kernel(ilp), kDenseIlp};
     }
   }

@@ -85,8 +85,8 @@ ElementwiseKernel find_unary(const CompiledLibrary& library, const std::string& 
     return {&library.kernel(kernel_name(name, "strided_castout", in)), kStridedCastout,
             kernels.find(dense_castout)};
   }
-  const bool ilp = call.force_ilp || (call.large_castout &&
-                                      (call.as_on_gpu || kernels.find(dense_castout) == nullptr));
+  const bool ilp =
+      call.force_ilp || (call.large_castout && (call.as_on_gpu || !kernels.has(dense_castout)));
   if (ilp) return {&library.kernel(ilp_castout), kDenseCastoutIlp};
   return {&library.kernel(dense_castout), kDenseCastout};
 }

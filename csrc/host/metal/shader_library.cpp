@@ -101,12 +101,17 @@ MTLLibrary_t MetalShaderLibrary::getLibrary(const std::initializer_list<std::str
 std::pair<MTLComputePipelineState_t, MTLFunction_t> MetalShaderLibrary::getLibraryPipelineState(
     MTLLibrary_t lib, const std::string& fname) {
   const std::string key = fmt::format("{}:{}", lib, fname);
-  std::lock_guard<ForkSafeMutex> lock(maps);
-  if (auto found = cplMap.find(key); found != cplMap.end()) return found->second;
+  {
+    std::lock_guard<ForkSafeMutex> lock(maps);
+    if (auto found = cplMap.find(key); found != cplMap.end()) return found->second;
+  }
+  // No lock is held here: a kernel may be compiled now.
   const auto& loaded = compiled(lib);
   auto pipeline = c10::make_intrusive<Pipeline>(loaded.library(), &loaded.named_kernel(fname));
-  Pipeline* state = pipeline.release();
-  return cplMap.try_emplace(key, state, state).first->second;
+  std::lock_guard<ForkSafeMutex> lock(maps);
+  const auto [found, is_new] = cplMap.try_emplace(key, pipeline.get(), pipeline.get());
+  if (is_new) pipeline.release();
+  return found->second;
 }
 
 std::vector<std::string> MetalShaderLibrary::getFunctionNames() {
@@ -117,7 +122,7 @@ std::vector<std::string> MetalShaderLibrary::getFunctionNames() {
 }
 
 bool MetalShaderLibrary::hasFunction(const std::string& fname) {
-  return compiled(getLibrary()).library()->find(fname) != nullptr;
+  return compiled(getLibrary()).library()->has(fname);
 }
 
 std::shared_ptr<MetalKernelFunction> MetalShaderLibrary::getKernelFunction(

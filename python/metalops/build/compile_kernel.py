@@ -52,7 +52,9 @@ def _compile_for_apple(source: str, output: str, include_dirs: list[str], flags:
     os.remove(intermediate)
 
 
-def _compile_for_host(source: str, output: str, include_dirs: list[str], language: str) -> None:
+def _compile_for_host(
+    source: str, output: str, include_dirs: list[str], language: str, at_first_use: list[str]
+) -> None:
     from metalops import msl
     from metalops.msl.source import languages
 
@@ -63,6 +65,7 @@ def _compile_for_host(source: str, output: str, include_dirs: list[str], languag
             include_dirs=include_dirs,
             arch="portable",
             language=languages.number_of(language),
+            at_first_use=at_first_use,
         )
     except msl.CompilerNotFound as error:
         sys.exit(str(error))
@@ -80,6 +83,13 @@ def main() -> int:
     parser.add_argument(
         "--language", metavar="VERSION", help="build for the software device, from this Metal"
     )
+    parser.add_argument(
+        "--at-first-use",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="names of kernels that the software device compiles later",
+    )
     arguments = parser.parse_args()
     include_dirs = arguments.include_dirs
     depends = included_files(arguments.source, include_dirs)
@@ -92,7 +102,13 @@ def main() -> int:
             from metalops.msl.source.paths import files_for
 
             depends += files_for("host")
-            _compile_for_host(arguments.source, arguments.output, include_dirs, arguments.language)
+            _compile_for_host(
+                arguments.source,
+                arguments.output,
+                include_dirs,
+                arguments.language,
+                arguments.at_first_use,
+            )
     except SyntaxError as error:
         print(error.msg, file=sys.stderr)  # with the position and the source line of each error
         return 1

@@ -84,7 +84,8 @@ class BuildExtension(cpp_extension.BuildExtension):
     Everything is one graph of commands, whose last line says how much CPU time the compilers took. The headers of an
     extension's `precompiled_header`, a file of #include lines, are compiled once for all the sources that include any
     of them, where that pays and the compiler can. If an extension has `units`, lists of some of its sources, the
-    sources of each list are compiled together (unity build), except on macOS.
+    sources of each list are compiled together (unity build), except on macOS. If it has `at_first_use`, a file that
+    lists kernels (see kernels/at_first_use.txt), the software device compiles these when they are used.
     """
 
     def run(self) -> None:
@@ -130,7 +131,11 @@ class BuildExtension(cpp_extension.BuildExtension):
         metal, others = split_sources(ext.sources)
         folder = os.path.join(self.build_temp, ext.name)
         kernels_folder = self._kernels_folder(ext)
-        metal_sources.add_libraries(self._graph, metal, ext.metal_include_dirs, kernels_folder)
+        listed = getattr(ext, "at_first_use", None)
+        later = metal_sources.read_at_first_use(listed) if listed else {}
+        metal_sources.add_libraries(
+            self._graph, metal, ext.metal_include_dirs, kernels_folder, later
+        )
         generated = metal_sources.write_registrations(
             metal, ext.metal_include_dirs, os.path.basename(kernels_folder), folder
         )

@@ -9,17 +9,21 @@ For each `<family>.metal` the build makes
 
 A file that tests for tensors with the macro __HAVE_TENSOR__ is built twice: as <family>, without them, and as
 <family>.tensors, for the first Metal version that has them. <metalops/matmul_library.h> chooses.
+
+Kernels that an extension lists in its file `at_first_use` are left out of the libraries for the software device, which
+compiles each when it is first used, unless METALOPS_BUILD_ALL is 1.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from setuptools.errors import CompileError
 
+from metalops import _environment
 from metalops.build import compilers, paths
 from metalops.build.ninja import Graph, write_if_changed
 from metalops.msl import flatten
@@ -126,13 +130,42 @@ def write_registrations(
     return [path]
 
 
+def read_at_first_use(path: str) -> dict[str, list[str]]:
+    """Returns the patterns of kernel names by family. Each line of the file is a family, a colon and patterns, * stands for
+    all families, and # begins a comment. Raises CompileError for any other line."""
+    result: dict[str, list[str]] = {}
+    with open(path, encoding="utf-8") as f:
+        for number, line in enumerate(f, 1):
+            words = line.partition("#")[0].split()
+            if not words:
+                continue
+            name = words[0].removesuffix(":")
+            if name == words[0] or name in result or len(words) == 1:
+                raise CompileError(
+                    f"metalops: {path}:{number} must be a family's only line: its name, a colon and patterns."
+                )
+            result[name] = words[1:]
+    return result
+
+
 def add_libraries(
-    graph: Graph, sources: list[str], include_dirs: list[str], output_folder: str
+    graph: Graph,
+    sources: list[str],
+    include_dirs: list[str],
+    output_folder: str,
+    at_first_use: Mapping[str, Sequence[str]] | None = None,
 ) -> list[str]:
     """Adds the compilation of each Metal source file into `output_folder` and returns the libraries' paths.
 
-    The compiler is found in the environment in which the graph is run.
+    at_first_use: by family, patterns of the names of kernels that the software device compiles later. The compiler is
+    found in the environment in which the graph is run. Raises CompileError for families that are not among the sources.
     """
+    later = dict(at_first_use or {})
+    unknown = sorted(later.keys() - {"*", *map(family, sources)})
+    if unknown:
+        raise CompileError(f"metalops: the extension has no kernel file {unknown[0]}.metal.")
+    if _environment.value("METALOPS_BUILD_ALL") == "1":
+        later = {}
     built = [x for x in variants(sources, include_dirs) if x.file is not None]
     if built:
         os.makedirs(output_folder, exist_ok=True)
@@ -144,6 +177,8 @@ def add_libraries(
         command = [sys.executable, _COMPILE_SCRIPT, path, "-o", output, "--depfile", output + ".d"]
         if paths.software_device():
             command.append(f"--language={languages.name_of(variant.language)}")
+            patterns = (*later.get("*", ()), *later.get(family(path), ()))
+            command += [f"--at-first-use={pattern}" for pattern in patterns]
         else:
             command.append("--apple=" + " ".join(compilers.metal_flags(variant.language)))
         what = f"metal {variant.source}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from collections import OrderedDict
@@ -10,10 +9,8 @@ from collections.abc import Callable
 
 import torch
 
-from .. import _environment, _locks
-
-# Seconds after which a line on stderr says that a compile is running.
-_PATIENCE = 2.0
+from .. import _locks
+from .._patience import announced_if_slow
 
 # Libraries kept for their next use. Each takes about five of the 65,530 mappings that a process may have.
 _KEPT = 1024
@@ -86,15 +83,5 @@ def _forget_some() -> None:
 
 
 def _compile(owner: str, text: str, compiler: Callable[[str], object]):
-    timer = threading.Timer(_PATIENCE, _report, [owner])
-    timer.daemon = True
-    timer.start()
-    try:
+    with announced_if_slow(owner):
         return compiler(text)
-    finally:
-        timer.cancel()
-
-
-def _report(owner: str) -> None:
-    if _environment.value("METALOPS_QUIET") != "1":
-        print(f"metalops: compiling {owner} ...", file=sys.stderr, flush=True)

@@ -4,8 +4,10 @@ torch nor the rest of metalops, except what reads environment variables."""
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterable
 
+from .._patience import announced_if_slow
 from .build import Options, compile_path, compile_text, version, with_options
 from .cli import main_compile
 from .flatten import flatten
@@ -26,6 +28,15 @@ def compile_source(source: str, name: str | None = None, *, options: Options | N
     return compile_text(source, name, runtime_options() if options is None else options)
 
 
+def compile_left_out(source: bytes, language: int, kernels: Iterable[str]) -> str:
+    """Compiles kernels that a library leaves out, from the source that it contains, and returns the path of theirs. The
+    software device calls this at the first use of such a kernel."""
+    names = tuple(kernels)
+    text = zlib.decompress(source).decode(errors="replace")
+    with announced_if_slow(names[0]):
+        return compile_text(text, None, Options(language=language, kernels=names))
+
+
 def runtime_options(language: int | None = None) -> Options:
     """Returns the options with which torch compiles sources at run time on a Mac: the environment chooses the math
     mode, and the language unless it is given."""
@@ -40,20 +51,27 @@ def compile_file(
     optimize: int = 3,
     arch: str = "native",
     language: int | None = None,
+    at_first_use: Iterable[str] = (),
 ) -> str:
     """Compiles a Metal file into a kernel library at `output` (default: beside it, with the suffix .so).
 
     defines: "NAME" or "NAME=VALUE". arch: the target CPU by the compiler's name, or "portable", which runs on most
-    CPUs. language: __METAL_VERSION__, by default what the environment chooses. Raises as compile_source does, and
-    OSError for files.
+    CPUs. language: __METAL_VERSION__, by default what the environment chooses. at_first_use: patterns of names of
+    kernels that are compiled when they are used, and not now. Raises as compile_source does, and OSError for files.
     """
     path = os.fspath(path)
     if not os.path.isfile(path):
         raise FileNotFoundError(f"no Metal source at {path}")
     output = os.fspath(output) if output is not None else os.path.splitext(path)[0] + ".so"
-    return compile_path(
-        path, output, with_options(optimize, include_dirs, defines, arch=arch, language=language)
+    options = with_options(
+        optimize,
+        include_dirs,
+        defines,
+        arch=arch,
+        language=language,
+        at_first_use=tuple(at_first_use),
     )
+    return compile_path(path, output, options)
 
 
 def emit_source(
@@ -94,6 +112,7 @@ __all__ = [
     "KernelEntry",
     "Options",
     "compile_file",
+    "compile_left_out",
     "compile_source",
     "emit_source",
     "flatten",

@@ -36,7 +36,8 @@ GENERATED_NAME = re.compile(r"\bmsl_\w")
 class Options:
     """How kernels are compiled.
 
-    kernels: names of the kernels to build (default: all). debug keeps line tables of the Metal source for debuggers.
+    kernels: names of the kernels to build (default: all). at_first_use: patterns of names of kernels that the library
+    leaves out; the device compiles them when they are used. debug keeps line tables of the Metal source for debuggers.
     sanitize names the compiler's sanitizer ("address", "thread") to build in, without most optimisations; None stands
     for the one whose runtime this process has loaded, if any. fast_math is what the kernels see of the math mode,
     `__FAST_MATH__`: they are compiled for IEEE arithmetic in either, which the fast mode allows. language is
@@ -53,6 +54,7 @@ class Options:
     debug: bool = False
     sanitize: str | None = None
     kernels: tuple[str, ...] = ()
+    at_first_use: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     cooperative_layout: str | None = None
 
@@ -275,7 +277,7 @@ def readable(message: str) -> str:
 
 def _build(preprocessed: Preprocessed, output: str, options: Options) -> HostCode:
     # Sanitizers check each thread by itself.
-    emitted = emit(preprocessed, options.kernels, group_loops=not options.sanitize)
+    emitted = emit(preprocessed, options.kernels, not options.sanitize, options.at_first_use)
     try:
         compile_emitted(emitted, output, options, preprocessed.portable_text())
         return emitted
@@ -284,7 +286,7 @@ def _build(preprocessed: Preprocessed, output: str, options: Options) -> HostCod
             raise
         error = raised
     # Errors are reported for the program as it was written, not for its group loops, and once.
-    emitted = emit(preprocessed, options.kernels, group_loops=False)
+    emitted = emit(preprocessed, options.kernels, False, options.at_first_use)
     compile_emitted(emitted, output, options, preprocessed.portable_text())
     warnings.warn(
         f"the loops over threads that the kernels of {preprocessed.name} became do not compile, which is an error of "
@@ -319,16 +321,22 @@ def compile_text(source: str, name: str | None, options: Options) -> str:
     found = cache.lookup(key)
     if found is not None:
         return found
-    preprocessed = preprocess(
-        source,
-        name=name,
-        include_dirs=options.include_dirs,
-        defines=options.defines,
-        language=options.language,
-        fast_math=options.fast_math,
-    )
-    dependencies = [f for f in preprocessed.dependencies if f != preprocessed.name]
-    return cache.store(key, dependencies, lambda path: _build(preprocessed, path, options) and None)
+    with cache.turn(key):
+        found = cache.lookup(key)  # built by another process in the meantime
+        if found is not None:
+            return found
+        preprocessed = preprocess(
+            source,
+            name=name,
+            include_dirs=options.include_dirs,
+            defines=options.defines,
+            language=options.language,
+            fast_math=options.fast_math,
+        )
+        dependencies = [f for f in preprocessed.dependencies if f != preprocessed.name]
+        return cache.store(
+            key, dependencies, lambda path: _build(preprocessed, path, options) and None
+        )
 
 
 def compile_path(path: str, output: str, options: Options) -> str:

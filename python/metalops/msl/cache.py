@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import functools
 import grp
 import hashlib
@@ -26,7 +27,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from .. import _environment
 
@@ -192,6 +193,21 @@ def _lookup_in(folder: str, key: str) -> str | None:
     with contextlib.suppress(OSError):
         os.utime(path, (now, now))
     return path
+
+
+@contextlib.contextmanager
+def turn(key: str) -> Iterator[None]:
+    """Holds a lock of this entry and a few others while the block runs, so that processes that want the same entry at
+    once build it once. Does nothing where files have no locks."""
+    path = os.path.join(directory(), f"metalops-{key[:2]}.lock")
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # A forked child has the descriptor, too: closing it here alone would not free the lock.
+            stack.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)
+        yield
 
 
 def store(key: str, dependencies: list[str], build: Callable[[str], None]) -> str:

@@ -16,7 +16,7 @@ typedef __INT64_TYPE__ i64;
 typedef __UINT32_TYPE__ u32;
 typedef __UINT64_TYPE__ u64;
 
-constexpr u32 kAbiVersion = 9;
+constexpr u32 kAbiVersion = 10;
 constexpr u32 kMaxBuffers = 31;              // Metal's buffer argument table
 constexpr u32 kSimdWidth = 32;               // every Apple GPU
 constexpr u32 kMaxThreadgroupBytes = 32768;  // Apple GPUs, family 4 and later
@@ -210,6 +210,13 @@ struct SourceLocation {
   u32 column;
 };
 
+// A kernel that the library leaves out: the device compiles it from the library's source when it is
+// first asked for, together with the other kernels of its part.
+struct LeftOut {
+  const char* name;
+  u32 part;
+};
+
 // Instruction set extensions that the library was compiled for; the device rejects a library that
 // its CPU cannot run.
 enum CpuFeature : u32 {
@@ -238,6 +245,9 @@ struct Library {
   u32 function_constant_count;
   const SourceLocation* sites;  // indexed by Site::id
   u32 site_count;
+  u32 language;  // __METAL_VERSION__ of the source
+  const LeftOut* left_out;
+  u32 left_out_count;
 };
 
 }  // namespace msl::abi

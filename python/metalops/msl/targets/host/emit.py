@@ -6,15 +6,17 @@ the user's source.
 
 from __future__ import annotations
 
+import fnmatch
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from ...analysis import confinement
-from ...analysis.program import Program
+from ...analysis.program import Instance, Program
 from ...dialect.accessors import accessors
 from ...dialect.assembly import assemble, errors_at, read_program
 from ...dialect.emitted import Emitted
+from ...dialect.rewrite import Rewritten
 from ...source.errors import Diagnostic, syntax_error
 from ...source.locations import LineMap
 from ...source.preprocess import Preprocessed
@@ -35,20 +37,26 @@ class HostCode(Emitted):
     """C++ text for the host, and the program it was emitted from.
 
     thunks_at: where the user's code ends. engines: by kernel, the engine that runs it ("loop", "group" or "fiber"), and
-    why no group loop does. group_loops: by kernel with a group loop, how it is cut.
+    why no group loop does. group_loops: by kernel with a group loop, how it is cut. left_out: the part of each kernel
+    that is compiled at its first use.
     """
 
     program: Program | None = None
     thunks_at: int = 0
     engines: dict[str, tuple[str, str | None]] = field(default_factory=dict)
     group_loops: dict[str, Explanation] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)
 
 
 def emit(
-    preprocessed: Preprocessed, only: Collection[str] = (), group_loops: bool = True
+    preprocessed: Preprocessed,
+    only: Collection[str] = (),
+    group_loops: bool = True,
+    at_first_use: Iterable[str] = (),
 ) -> HostCode:
     """Emits a host program, with the kernels named in `only` (default: all). group_loops: true if kernels that
-    synchronise become work-item loops (region splitting) where they can.
+    synchronise become work-item loops (region splitting) where they can. at_first_use: patterns of the names of kernels
+    that the program only lists, to be compiled when they are used.
 
     Raises SyntaxError for constructs that Metal forbids and the host compiler would accept, ValueError for unknown
     kernels.
@@ -56,12 +64,14 @@ def emit(
     lines = LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources))
     with errors_at(lines):
         program = read_program(preprocessed, only)
+        left_out = _leave_out(program, at_first_use)
         rewritten, sites = rewrite_for_host(program)
         groups = GroupLoops(rewritten, sites, GROUP_BUILTINS) if group_loops else None
         thunks = Thunks(rewritten, sites, lines, preprocessed.recorded, groups)
+        parts = _parts(left_out, rewritten, lines)
         engines = thunks.engines()  # before the edits are applied, since group loops add edits
         body, runs = rewritten.edits.apply()
-        pieces = list(thunks.pieces())
+        pieces = list(thunks.pieces(parts, preprocessed.language))
 
     head = _HEAD + (_TEXTURES if _MENTIONS_TEXTURES.search(program.source.masked) else "")
     head += _TENSORS if program.has_tensors else ""
@@ -81,7 +91,31 @@ def emit(
         for instance in thunks.instances
         if engines[instance.name][0] == "group"
     }
-    return HostCode(text, lines, runs, program, thunks_at, engines, cut)
+    return HostCode(text, lines, runs, program, thunks_at, engines, cut, parts)
+
+
+def _leave_out(program: Program, patterns: Iterable[str]) -> list[Instance]:
+    """Removes the kernels with these names from the program and returns them."""
+    matches = re.compile("|".join(fnmatch.translate(p) for p in patterns) or "(?!)").match
+    kept, left_out = [], []
+    for instance in program.instances:
+        is_left_out = matches(instance.name) and not instance.kernel.unsupported
+        (left_out if is_left_out else kept).append(instance)
+    program.instances = kept
+    return left_out
+
+
+def _parts(left_out: list[Instance], rewritten: Rewritten, lines: LineMap) -> dict[str, int]:
+    """Returns the part of each kernel that is left out. Kernels of one part are compiled together: those that never
+    synchronise and are registered in one line, which are the dtypes and flavours of one function and cheap. Any other
+    kernel is a part of its own."""
+    numbers: dict[object, int] = {}
+    parts = {}
+    for instance in left_out:
+        alone = rewritten.calls.synchronises(instance)
+        key = instance.name if alone else lines.place(instance.offset)
+        parts[instance.name] = numbers.setdefault(key, len(numbers))
+    return parts
 
 
 # Forbidden text that is the kernel table's own (thunks.py).

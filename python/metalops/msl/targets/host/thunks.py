@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from ...analysis.program import Instance, Kernel, Parameter, integer_value
 from ...dialect import names
@@ -137,13 +137,14 @@ class Thunks:
                 found[instance.name] = ("fiber", self.groups.reasons[instance.kernel.number])
         return found
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self, left_out: Mapping[str, int], language: int) -> Iterator[Piece]:
+        """Yields the launch code. left_out: kernels that the table lists with their parts, to be compiled later."""
         for kernel in self.program.kernels:
             if not kernel.unsupported and self._needs_facts(kernel):
                 yield self._facts(kernel)
         for number, instance in enumerate(self.instances):
             yield self._instance(number, instance)
-        yield Piece(self._library(), None)
+        yield Piece(self._library(left_out, language), None)
 
     # ---- facts that depend on template arguments -------------------------------------------------
 
@@ -400,7 +401,7 @@ class Thunks:
 
     # ---- the library -----------------------------------------------------------------------------
 
-    def _library(self) -> str:
+    def _library(self, left_out: Mapping[str, int], language: int) -> str:
         kernels = []
         for number, instance in enumerate(self.instances):
             kernel = instance.kernel
@@ -436,6 +437,7 @@ class Thunks:
         derive = " ".join(
             f"{_qualified(d.path, f'msl_derive_{d.number}')}();" for d in self.rewritten.derived
         )
+        later = [f"  {{{json.dumps(name)}, {part}}}," for name, part in left_out.items()]
         empty = "  {},"
         return f"""
 const ::msl::abi::Runtime* msl_runtime;
@@ -449,6 +451,9 @@ const ::msl::abi::FunctionConstant msl_constants[] = {{
 constexpr ::msl::abi::SourceLocation msl_sites[] = {{
 {chr(10).join(sites) or empty}
 }};
+constexpr ::msl::abi::LeftOut msl_left_out[] = {{
+{chr(10).join(later) or empty}
+}};
 }}
 #ifndef METALOPS_BUILD
 #define METALOPS_BUILD ""
@@ -457,7 +462,8 @@ extern "C" {{
 __attribute__((visibility("default"))) extern const ::msl::abi::Library metalops_library;
 const ::msl::abi::Library metalops_library = {{
   ::msl::abi::kAbiVersion, ::msl::msl_support::kCpuFeatures, METALOPS_BUILD,
-  msl_kernels, {len(kernels)}, msl_constants, {len(constants)}, msl_sites, {len(sites)}}};
+  msl_kernels, {len(kernels)}, msl_constants, {len(constants)}, msl_sites, {len(sites)},
+  {language}, msl_left_out, {len(later)}}};
 __attribute__((visibility("default"))) void metalops_bind(const ::msl::abi::Runtime* runtime) {{
   msl_runtime = runtime;
   {derive}
