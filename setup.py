@@ -65,8 +65,24 @@ def extensions() -> list:
             "csrc/host/metal/compile.cpp",
             "csrc/host/metal/python_call.cpp",
         )
-        device = [source for source in find("csrc/host/device/*.cpp") if source not in bindings]
-        host.units = [bindings, device]
+        # Private names of these are private names of other sources, too.
+        alone = find(
+            "csrc/host/exec/*_engine.cpp",
+            "csrc/host/exec/in_kernel.cpp",
+            "csrc/host/exec/sanitize/engine.cpp",
+            "csrc/host/exec/sanitize/race_detector.cpp",
+            "csrc/host/metal/elementwise_unary.cpp",
+            "csrc/host/metal/elementwise_ternary.cpp",
+            "csrc/host/metal/shader_library.cpp",
+        )
+        folders = [
+            find(f"csrc/host/{folder}")
+            for folder in ("device/*.cpp", "exec/**/*.cpp", "metal/*.cpp")
+        ]
+        host.units = [
+            bindings,
+            *([s for s in sources if s not in (*bindings, *alone)] for sources in folders),
+        ]
         result.append(host)
     of_plans = [x for x in find("csrc/plans/**/*.cpp") if x != "csrc/plans/entries.cpp"]
     sources = [
