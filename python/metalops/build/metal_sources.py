@@ -131,8 +131,8 @@ def write_registrations(
 
 
 def read_at_first_use(path: str) -> dict[str, list[str]]:
-    """Returns the patterns of kernel names by family. Each line of the file is a family, a colon and patterns, * stands for
-    all families, and # begins a comment. Raises CompileError for any other line."""
+    """Returns the patterns of kernel names by library. Each line of the file is a library, a colon and patterns, * stands for
+    all libraries, and # begins a comment. Raises CompileError for any other line."""
     result: dict[str, list[str]] = {}
     with open(path, encoding="utf-8") as f:
         for number, line in enumerate(f, 1):
@@ -142,7 +142,7 @@ def read_at_first_use(path: str) -> dict[str, list[str]]:
             name = words[0].removesuffix(":")
             if name == words[0] or name in result or len(words) == 1:
                 raise CompileError(
-                    f"metalops: {path}:{number} must be a family's only line: its name, a colon and patterns."
+                    f"metalops: {path}:{number} must be a library's only line: its name, a colon and patterns."
                 )
             result[name] = words[1:]
     return result
@@ -157,16 +157,16 @@ def add_libraries(
 ) -> list[str]:
     """Adds the compilation of each Metal source file into `output_folder` and returns the libraries' paths.
 
-    at_first_use: by family, patterns of the names of kernels that the software device compiles later. The compiler is
-    found in the environment in which the graph is run. Raises CompileError for families that are not among the sources.
+    at_first_use: by library, patterns of the names of kernels that the software device compiles later. The compiler is
+    found in the environment in which the graph is run. Raises CompileError for libraries that the sources do not make.
     """
     later = dict(at_first_use or {})
-    unknown = sorted(later.keys() - {"*", *map(family, sources)})
-    if unknown:
-        raise CompileError(f"metalops: the extension has no kernel file {unknown[0]}.metal.")
+    built = [x for x in variants(sources, include_dirs) if x.file is not None]
+    unknown = sorted(later.keys() - {"*", *(variant.name for variant in built)})
+    if unknown and built:
+        raise CompileError(f"metalops: the extension has no kernel library {unknown[0]}.")
     if _environment.value("METALOPS_BUILD_ALL") == "1":
         later = {}
-    built = [x for x in variants(sources, include_dirs) if x.file is not None]
     if built:
         os.makedirs(output_folder, exist_ok=True)
     folders = [f"-I{os.path.abspath(folder)}" for folder in include_dirs]
@@ -177,7 +177,7 @@ def add_libraries(
         command = [sys.executable, _COMPILE_SCRIPT, path, "-o", output, "--depfile", output + ".d"]
         if paths.software_device():
             command.append(f"--language={languages.name_of(variant.language)}")
-            patterns = (*later.get("*", ()), *later.get(family(path), ()))
+            patterns = (*later.get("*", ()), *later.get(variant.name, ()))
             command += [f"--at-first-use={pattern}" for pattern in patterns]
         else:
             command.append("--apple=" + " ".join(compilers.metal_flags(variant.language)))
