@@ -3,6 +3,8 @@
 #include <csrc/plans/attention/attention_cache.h>
 #include <csrc/plans/attention/attention_decode.h>
 #include <csrc/plans/entry.h>
+#include <csrc/plans/linalg/cholesky.h>
+#include <csrc/plans/linalg/lu.h>
 #include <csrc/plans/plan.h>
 #include <csrc/plans/quantized/gguf.h>
 #include <csrc/plans/quantized/quantized.h>
@@ -49,6 +51,9 @@ const std::vector<Entry>& entries() {
       METALOPS_PLAN_ENTRY(attention_decode_merge_backward, AttentionDecodeMergeBackward, grad_out_a,
                           grad_lse_a, grad_out_b, grad_lse_b, grad_out, grad_lse, out_a, lse_a,
                           out_b, lse_b),
+      METALOPS_PLAN_ENTRY(cholesky, Cholesky, factors, infos, a, upper),
+      METALOPS_PLAN_ENTRY(lu_factor, LuFactor, factors, pivots, infos, a, is_pivoted),
+      METALOPS_PLAN_ENTRY(lu_solve, LuSolve, x, factors, pivots, b, is_transposed),
       METALOPS_PLAN_ENTRY(gguf_dequantize, GgufDequantize, result, data, indices, qtype),
       METALOPS_PLAN_ENTRY(gguf_linear, GgufLinear, result, x, data, bias, qtype),
       METALOPS_PLAN_ENTRY(quantized_dequantize, QuantizedDequantize, result,

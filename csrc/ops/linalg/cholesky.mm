@@ -1,6 +1,5 @@
 // Host side of kernels/linalg/cholesky.metal: Cholesky factorisation A = U^H U of matrices of any
-// size, recursive as LAPACK's xPOTRF2 until a kernel factors a block of rows, and the solutions and
-// inverses computed from it.
+// size, and the solutions and inverses computed from it.
 #include <ATen/TensorOperators.h>
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/_linalg_check_errors.h>
@@ -11,10 +10,9 @@
 #include <ATen/ops/linalg_cholesky_ex_meta.h>
 #include <ATen/ops/zeros.h>
 #include <csrc/ops/common/outputs.h>
-#include <csrc/ops/common/typed_kernel.h>
-#include <kernels/linalg/cholesky.h>
+#include <csrc/ops/common/run_plan.h>
+#include <csrc/plans/linalg/cholesky.h>
 #include <metalops/checks.h>
-#include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/stock.h>
 #include <metalops/structured.h>
@@ -28,74 +26,29 @@
 namespace {
 
 using at::Tensor;
-using metalops::SmallMatricesMode;
 
 constexpr metalops::Triangle kLower{/*is_upper=*/false};
 constexpr metalops::Triangle kUpper{/*is_upper=*/true};
 
-metalops::CholeskyParameters parameters_of(const Tensor& matrices, int64_t first, int64_t rows) {
-  const auto pack = metalops::pack_of(matrices);
-  return {matrices.stride(1) / pack, matrices.stride(0) / pack, static_cast<uint32_t>(first),
-          static_cast<uint32_t>(rows)};
-}
-
-// Factors `rows` rows from `first` on, in place: they become rows of U, in all columns. The
-// products of the rows above have been subtracted from them. matrices: (batch, n, n) of
-// padded_rows(). infos: (batch), zero where nothing has failed so far.
-void factor(const Tensor& matrices, const Tensor& infos, int64_t first, int64_t rows) {
-  constexpr int64_t kManyMatrices = 16;  // a GPU works on several of them at a time anyway
-  const auto n = matrices.size(1);
-  const auto own = matrices.narrow(1, first, rows);
-  if (rows <= metalops::kCholeskyBlockRows) {
-    const uint64_t threads = matrices.size(0) < kManyMatrices ? 64 : 32;
-    metalops::launch_threadgroups(
-        metalops::library("cholesky"), metalops::typed_kernel("cholesky_block_", matrices),
-        matrices.size(0), threads, matrices, infos, parameters_of(matrices, first, rows));
-    const auto end = first + rows;
-    metalops::solve_triangular_(own.narrow(2, first, rows).mH(), kLower,
-                                own.narrow(2, end, n - end));
-    return;
-  }
-  const auto half = c10::metal::round_up(rows / 2, int64_t{metalops::kCholeskyBlockRows});
-  const auto middle = first + half;
-  const auto known = own.narrow(1, 0, half).narrow(2, middle, n - middle);
-  factor(matrices, infos, first, half);
-  own.narrow(1, half, rows - half)
-      .narrow(2, middle, n - middle)
-      .sub_(at::bmm(known.narrow(2, 0, rows - half).mH(), known));
-  factor(matrices, infos, middle, rows - half);
-}
-
 // Writes the factors to `result` and the infos to `infos`, which have the sizes of `a` and of its
 // batch, and any strides.
 void factor_to(const Tensor& a, bool upper, const Tensor& result, const Tensor& infos) {
-  if (a.numel() != 0 && metalops::fits_lanes(a)) {
-    metalops::write_contiguous(infos, [&](const Tensor& own_infos) {
-      metalops::launch_small_matrices("cholesky", result, a,
-                                      upper ? SmallMatricesMode::kUpper : SmallMatricesMode::kPlain,
-                                      /*is_transposed=*/!upper, own_infos);
+  metalops::write_contiguous(infos, [&](const Tensor& own_infos) {
+    if (a.numel() == 0) {
+      own_infos.zero_();
+      return;
+    }
+    metalops::write_batch(result, [&](const Tensor& factors) {
+      metalops::PlanRun run;
+      metalops::plans::cholesky(run.plan(),
+                                {.factors = run.view(factors),
+                                 .infos = run.view(own_infos.view({-1})),
+                                 .a = run.view(metalops::as_batch(a.resolve_neg())),
+                                 .upper = upper},
+                                metalops::plan_device());
+      run.run();
     });
-    return;
-  }
-  const auto own_infos = at::zeros(infos.sizes(), infos.options());
-  if (a.numel() != 0) {
-    const auto n = a.size(-1);
-    const auto matrices = metalops::padded_rows(upper ? a : a.mH());
-    const auto infos_of_batch = own_infos.view({-1});
-    const auto steps = metalops::steps_of_panel(n, n);
-    metalops::in_launches(matrices.size(0), steps, [&](int64_t first, int64_t count) {
-      factor(matrices.narrow(0, first, count), infos_of_batch.narrow(0, first, count), 0, n);
-    });
-    const auto pack = metalops::pack_of(matrices);
-    metalops::launch_grid(metalops::library("cholesky"),
-                          metalops::typed_kernel("cholesky_clear_lower_", matrices),
-                          {static_cast<uint64_t>(c10::metal::ceil_div(n, pack)),
-                           static_cast<uint64_t>(n), static_cast<uint64_t>(matrices.size(0))},
-                          matrices, parameters_of(matrices, 0, n));
-    const auto factors = matrices.view(a.sizes());
-    result.copy_(upper ? factors : factors.mH());
-  }
-  infos.copy_(own_infos);
+  });
 }
 
 void check_type(const char* name, const Tensor& a) {

@@ -1,6 +1,5 @@
-// Host side of kernels/linalg/lu.metal: LU factorisation with partial pivoting, recursive in the
-// columns as LAPACK's xGETRF2 until a kernel factors a panel, and the solutions, inverses and
-// determinants computed from it.
+// Host side of kernels/linalg/lu.metal: LU factorisation with partial pivoting, and the solutions,
+// inverses and determinants computed from it.
 #include <ATen/TensorOperators.h>
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/_linalg_check_errors.h>
@@ -16,7 +15,9 @@
 #include <ATen/ops/linalg_lu_meta.h>
 #include <ATen/ops/linalg_lu_solve_meta.h>
 #include <ATen/ops/lu_unpack.h>
+#include <csrc/ops/common/run_plan.h>
 #include <csrc/ops/common/typed_kernel.h>
+#include <csrc/plans/linalg/lu.h>
 #include <kernels/linalg/lu.h>
 #include <metalops/checks.h>
 #include <metalops/kernel_name.h>
@@ -37,189 +38,30 @@ namespace {
 
 using at::Tensor;
 using metalops::KernelName;
-using metalops::SmallMatricesMode;
-
-// Applies `count` row interchanges from `first` on (xLASWP), or undoes them if is_backward. x:
-// (batch, rows, columns) of padded_rows(). pivots: (batch, ...).
-void swap_rows(const Tensor& x, const Tensor& pivots, int64_t first, int64_t count,
-               bool is_backward = false) {
-  constexpr int64_t kMostThreads = 128;
-  constexpr int64_t kSimdgroup{c10::metal::simdgroup_size};
-  const auto pack = metalops::pack_of(x);
-  const auto packs = c10::metal::ceil_div(x.size(2), pack);
-  const auto threads = std::min(c10::metal::round_up(packs, kSimdgroup), kMostThreads);
-  const auto groups = c10::metal::ceil_div(packs, threads);
-  const metalops::LuSwapParameters p{x.stride(1) / pack,
-                                     x.stride(0) / pack,
-                                     pivots.size(1),
-                                     static_cast<uint32_t>(first),
-                                     static_cast<uint32_t>(count),
-                                     static_cast<uint32_t>(x.size(1)),
-                                     static_cast<uint32_t>(packs),
-                                     static_cast<uint32_t>(groups),
-                                     is_backward};
-  metalops::launch_threadgroups(metalops::library("lu"), "lu_swap_rows", groups * x.size(0),
-                                threads, x, pivots, p, metalops::kErrorBuffer);
-}
-
-// Returns memory for panels of some of the matrices. The leading dimension is padded, so that
-// columns do not all fall into the same sets of a cache.
-Tensor panels_of(const Tensor& matrices) {
-  constexpr int64_t kMostElements = int64_t{1} << 23;
-  constexpr int64_t kColumns{metalops::kLuPanelColumns};
-  constexpr int64_t kLine = 16;
-  const auto ld = c10::metal::round_up(matrices.size(1), kLine) + kLine;
-  const auto count = std::max<int64_t>(kMostElements / (kColumns * ld), 1);
-  return at::empty({std::min(count, matrices.size(0)), kColumns, ld}, matrices.options());
-}
-
-// Factors panels (xGETF2) and writes them to `factors`, which may be `a`. a: (batch, rows,
-// columns), of any strides; its rows and columns before `first` are not part of the panels. pivots:
-// (batch, min(rows, columns)); infos: (batch), becomes the first step without a pivot, if zero
-// before.
-void factor_panels(const Tensor& factors, const Tensor& a, const Tensor& panels,
-                   const Tensor& pivots, const Tensor& infos, int64_t first, bool is_pivoted) {
-  constexpr uint64_t kRows = 2;           // that a thread should process, at least
-  constexpr uint64_t kMostThreads = 512;  // the registers of a GPU do not suffice for more
-  metalops::LuPanelParameters p{};
-  p.input = {a.stride(0), a.stride(1), a.stride(2)};
-  p.output = {factors.stride(0), factors.stride(1), factors.stride(2)};
-  p.pivots_stride = pivots.stride(0);
-  p.ld = static_cast<uint64_t>(panels.size(2));
-  p.first = static_cast<uint32_t>(first);
-  p.rows = static_cast<uint32_t>(a.size(1));
-  p.columns = static_cast<uint32_t>(a.size(2));
-  p.steps = static_cast<uint32_t>(pivots.size(1));
-  p.is_pivoted = is_pivoted;
-  uint64_t threads = c10::metal::simdgroup_size;
-  while (threads < kMostThreads && threads * kRows < p.rows) {
-    threads *= 2;
-  }
-  for (int64_t matrix = 0; matrix < a.size(0); matrix += panels.size(0)) {
-    const auto count = std::min(panels.size(0), a.size(0) - matrix);
-    const auto own = [&](const Tensor& x) { return x.narrow(0, matrix, count); };
-    metalops::launch_threadgroups(metalops::library("lu"), metalops::typed_kernel("lu_panel_", a),
-                                  count, threads, own(factors), panels, own(pivots), own(infos),
-                                  own(a), p);
-  }
-}
-
-// A batch of matrices that is being factored in place.
-struct Factorisation {
-  Tensor matrices;  // (batch, m, n) of padded_rows()
-  Tensor pivots;    // (batch, min(m, n))
-  Tensor infos;     // (batch), zeros
-  Tensor panels;    // of panels_of()
-  bool is_pivoted;
-
-  void run() const {
-    const auto m = matrices.size(1);
-    const auto n = matrices.size(2);
-    // The columns that have pivots, rounded up to a whole vector.
-    const auto square = std::min(n, c10::metal::round_up(m, metalops::pack_of(matrices)));
-    factor(0, square);
-    if (square < n) {
-      const auto rest = matrices.narrow(2, square, n - square);
-      swap_rows(rest, pivots, 0, m);
-      metalops::solve_triangular_(matrices.narrow(2, 0, m), kLower, rest);
-    }
-  }
-
- private:
-  static constexpr metalops::Triangle kLower{/*is_upper=*/false, /*is_unit=*/true};
-
-  void factor(int64_t first, int64_t width) const {
-    if (width <= metalops::kLuPanelColumns) {
-      launch_panel(first, width);
-      return;
-    }
-    const auto m = matrices.size(1);
-    const auto half = c10::metal::round_up(width / 2, int64_t{metalops::kLuPanelColumns});
-    const auto middle = first + half;
-    const auto others = width - half;
-    const auto left = matrices.narrow(2, first, half);
-    const auto right = matrices.narrow(2, middle, others);
-    factor(first, half);
-    swap_rows(right, pivots, first, half);
-    const auto upper = right.narrow(1, first, half);
-    const auto below = right.narrow(1, middle, m - middle);
-    metalops::solve_triangular_(left.narrow(1, first, half), kLower, upper);
-    below.sub_(at::bmm(left.narrow(1, middle, m - middle), upper));
-    factor(middle, others);
-    swap_rows(left, pivots, middle, std::min(others, m - middle));
-  }
-
-  void launch_panel(int64_t first, int64_t width) const {
-    const auto panel = matrices.narrow(1, first, matrices.size(1) - first).narrow(2, first, width);
-    factor_panels(panel, panel, panels, pivots.narrow(1, first, std::min(width, panel.size(1))),
-                  infos, first, is_pivoted);
-  }
-};
-
-// Factors matrices that are too large for launch_small_matrices(). factors: of any strides; pivots,
-// infos: contiguous.
-void factor_large_to(const Tensor& a, bool is_pivoted, const Tensor& factors, const Tensor& pivots,
-                     const Tensor& infos) {
-  const auto batch = at::native::batchCount(a);
-  const auto pivots_of_batch = pivots.view({batch, -1});
-  const auto infos_of_batch = infos.view({batch});
-  if (a.size(-1) <= metalops::kLuPanelColumns) {
-    const auto matrices = metalops::as_batch(a.resolve_conj().resolve_neg());
-    const auto result = metalops::as_batch(factors);
-    factor_panels(result, matrices, panels_of(matrices), pivots_of_batch, infos_of_batch,
-                  /*first=*/0, is_pivoted);
-    if (!result.is_alias_of(factors)) {
-      factors.copy_(result.view(a.sizes()));
-    }
-    return;
-  }
-  const auto matrices = metalops::padded_rows(a);
-  const auto panels = panels_of(matrices);
-  const auto steps = metalops::steps_of_panel(a.size(-2), a.size(-1));
-  metalops::in_launches(batch, steps, [&](int64_t first, int64_t count) {
-    const auto own = [&](const Tensor& x) { return x.narrow(0, first, count); };
-    Factorisation{own(matrices), own(pivots_of_batch), own(infos_of_batch), panels, is_pivoted}
-        .run();
-  });
-  factors.copy_(matrices.view(a.sizes()));
-}
 
 // Factors a. The outputs have their sizes and any strides.
 void factor_to(const Tensor& a, bool is_pivoted, const Tensor& factors, const Tensor& pivots,
                const Tensor& infos) {
   metalops::write_contiguous(infos, [&](const Tensor& own_infos) {
-    own_infos.zero_();
     if (a.numel() == 0) {
+      own_infos.zero_();
       return;
     }
     metalops::write_contiguous(pivots, [&](const Tensor& own_pivots) {
-      if (metalops::fits_lanes(a)) {
-        metalops::launch_small_matrices(
-            "lu", factors, a, is_pivoted ? SmallMatricesMode::kPivoted : SmallMatricesMode::kPlain,
-            /*is_transposed=*/false, own_pivots, own_infos);
-      } else {
-        factor_large_to(a, is_pivoted, factors, own_pivots, own_infos);
-      }
+      metalops::write_batch(factors, [&](const Tensor& own_factors) {
+        const auto steps = std::min(a.size(-2), a.size(-1));
+        metalops::PlanRun run;
+        metalops::plans::lu_factor(run.plan(),
+                                   {.factors = run.view(own_factors),
+                                    .pivots = run.view(own_pivots.view({-1, steps})),
+                                    .infos = run.view(own_infos.view({-1})),
+                                    .a = run.view(metalops::as_batch(a.resolve_neg())),
+                                    .is_pivoted = is_pivoted},
+                                   metalops::plan_device());
+        run.run();
+      });
     });
   });
-}
-
-// Solves A X = B or A^T X = B with the factors of A (xGETRS), in place. x: (batch, n, columns) of
-// padded_rows().
-void solve_factored(const Tensor& factors, const Tensor& pivots, bool is_transposed,
-                    const Tensor& x) {
-  const metalops::Triangle lower{/*is_upper=*/is_transposed, /*is_unit=*/true};
-  const metalops::Triangle upper{/*is_upper=*/!is_transposed};
-  const auto a = is_transposed ? factors.mT() : factors;
-  if (is_transposed) {
-    metalops::solve_triangular_(a, upper, x);
-    metalops::solve_triangular_(a, lower, x);
-    swap_rows(x, pivots, 0, pivots.size(1), /*is_backward=*/true);
-  } else {
-    swap_rows(x, pivots, 0, pivots.size(1));
-    metalops::solve_triangular_(a, lower, x);
-    metalops::solve_triangular_(a, upper, x);
-  }
 }
 
 // Solves A X = B, or X A = B if not `left`, with A or its adjoint. Writes X to `result`, which has
@@ -239,12 +81,20 @@ void solve_to(const Tensor& factors, const Tensor& pivots, const Tensor& b, bool
                                    metalops::kErrorBuffer);
     return;
   }
-  const auto target = left ? result : result.mT();
-  const auto x = metalops::padded_rows(left ? right : right.mT());
   const auto resolved = factors.resolve_neg();
   const auto a = metalops::broadcast_batch(adjoint ? resolved.conj() : resolved, result, {n, n});
-  solve_factored(a, own_pivots, is_transposed, x);
-  target.copy_(x.view(target.sizes()));
+  const auto of_left = left ? right : right.mT();
+  metalops::write_batch(left ? result : result.mT(), [&](const Tensor& x) {
+    metalops::PlanRun run;
+    metalops::plans::lu_solve(run.plan(),
+                              {.x = run.view(x),
+                               .factors = run.view(a),
+                               .pivots = run.view(own_pivots),
+                               .b = run.view(metalops::as_batch(of_left.resolve_neg())),
+                               .is_transposed = is_transposed},
+                              metalops::plan_device());
+    run.run();
+  });
 }
 
 // Returns A or, because det(A^T) = det(A), A^T, whichever torch's derivatives of determinants

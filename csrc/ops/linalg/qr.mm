@@ -18,7 +18,7 @@
 #include <vector>
 
 #include <csrc/ops/common/outputs.h>
-#include <csrc/ops/linalg/common/launch_lengths.h>
+#include <csrc/plans/linalg/launch_lengths.h>
 #include <csrc/ops/linalg/common/reflectors.h>
 
 namespace {

@@ -1,14 +1,12 @@
 // Solving triangular systems, for the operators whose factors are triangular.
 #pragma once
 #include <ATen/core/Tensor.h>
+#include <csrc/plans/linalg/triangular.h>
 #include <metalops/library.h>
 
 namespace metalops {
 
-struct Triangle {
-  bool is_upper;
-  bool is_unit = false;  // the diagonal is taken as ones
-};
+using plans::Triangle;
 
 // Solves op(A) X = B in place (xTRSM). a: (batch, n, n), of any strides, also a transposed or
 // conjugate view; only its triangle is read. x: (batch, n, columns) of padded_rows() in

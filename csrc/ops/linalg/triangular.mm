@@ -1,17 +1,13 @@
-// Host side of kernels/linalg/triangular.metal: triangular systems (xTRSM) of any size, halved
-// until a kernel solves them; the off-diagonal blocks are GEMMs.
+// Host side of kernels/linalg/triangular.metal: triangular systems (xTRSM) of any size.
 #include <csrc/ops/linalg/triangular.h>
 
-#include <ATen/TensorOperators.h>
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/native/Resize.h>
-#include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/triangular_solve_meta.h>
-#include <csrc/ops/common/typed_kernel.h>
+#include <csrc/ops/common/run_plan.h>
 #include <kernels/linalg/triangular.h>
 #include <metalops/checks.h>
-#include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/stock.h>
 #include <metalops/structured.h>
@@ -20,66 +16,11 @@
 
 #include <csrc/ops/linalg/common/matrix_rows.h>
 
-namespace metalops {
-namespace {
-
-void launch_triangle(const at::Tensor& a, Triangle triangle, const at::Tensor& x) {
-  const auto n = a.size(1);
-  const auto pack = pack_of(x);
-  TriangularParameters p{};
-  p.matrix_row_stride = a.stride(1);
-  p.matrix_column_stride = a.stride(2);
-  p.matrix_batch_stride = a.stride(0);
-  p.columns_row_stride = x.stride(1) / pack;
-  p.columns_batch_stride = x.stride(0) / pack;
-  if (triangle.is_upper) {
-    p.matrix_start = (n - 1) * (p.matrix_row_stride + p.matrix_column_stride);
-    p.columns_start = (n - 1) * p.columns_row_stride;
-    p.matrix_row_stride *= -1;
-    p.matrix_column_stride *= -1;
-    p.columns_row_stride *= -1;
-  }
-  constexpr uint32_t kThreads = c10::metal::simdgroup_size;
-  p.size = static_cast<uint32_t>(n);
-  p.matrices = static_cast<uint32_t>(x.size(0));
-  p.packs = static_cast<uint32_t>(c10::metal::ceil_div(x.size(2), pack));
-  p.group_packs = std::min(p.packs, kThreads);
-  p.group_matrices = std::min(
-      {p.matrices, kThreads / p.group_packs, kTriangleElements / elements_of_triangle(p.size)});
-  p.is_unit = triangle.is_unit;
-  p.is_conjugated = a.is_conj();
-  launch_threadgroups(library("triangular"), typed_kernel("triangular_solve_", a),
-                      uint64_t{c10::metal::ceil_div(p.packs, p.group_packs)} *
-                          c10::metal::ceil_div(p.matrices, p.group_matrices),
-                      kThreads, x, a, p);
+void metalops::solve_triangular_(const at::Tensor& a, Triangle triangle, const at::Tensor& x) {
+  PlanRun run;
+  plans::solve_triangular(run.plan(), run.view(a), triangle, run.view(x));
+  run.run();
 }
-
-}  // namespace
-
-void solve_triangular_(const at::Tensor& a, Triangle triangle, const at::Tensor& x) {
-  const auto n = a.size(1);
-  if (x.numel() == 0) {
-    return;
-  }
-  if (n <= kTriangleRows) {
-    launch_triangle(a, triangle, x);
-    return;
-  }
-  const auto half = c10::metal::round_up(n / 2, int64_t{32});
-  const auto part = [&](bool is_later) {
-    return std::pair(is_later ? half : 0, is_later ? n - half : half);
-  };
-  const auto [first, firsts] = part(triangle.is_upper);
-  const auto [second, seconds] = part(!triangle.is_upper);
-  const auto known = x.narrow(1, first, firsts);
-  const auto rest = x.narrow(1, second, seconds);
-  const auto rows = a.narrow(1, second, seconds);
-  solve_triangular_(a.narrow(1, first, firsts).narrow(2, first, firsts), triangle, known);
-  rest.sub_(at::bmm(rows.narrow(2, first, firsts), known));
-  solve_triangular_(rows.narrow(2, second, seconds), triangle, rest);
-}
-
-}  // namespace metalops
 
 namespace {
 

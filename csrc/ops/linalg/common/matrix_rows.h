@@ -6,6 +6,8 @@
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/empty.h>
 #include <c10/metal/common.h>
+#include <csrc/ops/common/run_plan.h>
+#include <csrc/plans/linalg/matrices.h>
 #include <kernels/linalg/common/row_packs.h>
 #include <kernels/linalg/common/small_matrices.h>
 #include <kernels/linalg/common/thread_columns.h>
@@ -18,9 +20,12 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <csrc/ops/linalg/common/launch_lengths.h>
+#include <csrc/plans/linalg/launch_lengths.h>
 
 namespace metalops {
+
+using plans::in_launches;
+using plans::steps_of_panel;
 
 // Returns how many elements of the tensor's dtype a vector holds.
 METALOPS_HIDDEN inline int64_t pack_of(const at::Tensor& tensor) {
@@ -62,6 +67,17 @@ METALOPS_HIDDEN inline at::Tensor padded_rows(const at::Tensor& matrices) {
   return result;
 }
 
+// Calls write(result) with a tensor (*, m, n) as (batch, m, n), or with memory that is then copied
+// to it where its strides do not allow that.
+template <class Write>
+METALOPS_HIDDEN inline void write_batch(const at::Tensor& matrices, const Write& write) {
+  const auto result = as_batch(matrices);
+  write(result);
+  if (!result.is_alias_of(matrices)) {
+    matrices.copy_(result.view(matrices.sizes()));
+  }
+}
+
 METALOPS_HIDDEN inline int64_t longest_side(const at::Tensor& matrices) {
   return std::max(matrices.size(-2), matrices.size(-1));
 }
@@ -80,48 +96,22 @@ METALOPS_HIDDEN inline MatrixStrides strides_of(const at::Tensor& matrices, bool
   return {matrices.stride(0), matrices.stride(rows), matrices.stride(3 - rows)};
 }
 
-// Launches a kernel for each small matrix of `a`: KERNEL_thread_SIZE_TYPE, a thread for each, or
-// KERNEL_rows_SIZE_TYPE, some lanes for each. The buffers are result, others, a, and parameters
-// with this mode. result: of a's sizes and any strides; others: scalars of each matrix, contiguous.
-// If is_transposed, the kernel sees rows as columns in result and a.
+// Launches a kernel for each small matrix of `a`: see plans::small_matrices(). result: of a's sizes
+// and any strides; others: scalars of each matrix, contiguous.
 template <class... Others>
-METALOPS_HIDDEN inline void launch_small_matrices(const char* kernel, const at::Tensor& result,
+METALOPS_HIDDEN inline void launch_small_matrices(const char* family, const at::Tensor& result,
                                                   const at::Tensor& a, SmallMatricesMode mode,
                                                   bool is_transposed, const Others&... others) {
-  const auto input = as_batch(a.resolve_conj().resolve_neg());
-  const auto output = as_batch(result);
-  const auto narrow = [](int64_t x) { return static_cast<uint32_t>(x); };
-  const auto rows = is_transposed ? 2 : 1;
-  SmallMatricesParameters parameters{
-      strides_of(input, is_transposed), strides_of(output, is_transposed), 0,
-      narrow(input.size(rows)),         narrow(input.size(3 - rows)),      mode};
-  const auto size = longest_side(input);
-  const auto name = [&](const char* kind) {
-    return KernelName(kernel) + kind + metal_type(a.scalar_type());
-  };
-  const auto batch = input.size(0);
-  // The lanes search the pivot of each row together.
-  const auto work = size <= kMostOfOneThread ? 4 * size * size * size : steps_of_panel(size, size);
-  in_launches(batch, work, [&](int64_t first, int64_t count) {
-    const auto own = [&](const at::Tensor& matrices) {
-      return count == batch ? matrices : matrices.narrow(0, first, count);
+  write_batch(result, [&](const at::Tensor& output) {
+    PlanRun run;
+    const auto of_matrices = [&](const at::Tensor& vectors) {
+      return run.view(vectors.view({output.size(0), -1}));
     };
-    const auto own_vectors = [&](const at::Tensor& vectors) {
-      return count == batch ? vectors : vectors.view({batch, -1}).narrow(0, first, count);
-    };
-    parameters.matrices = narrow(count);
-    if (size <= kMostOfOneThread) {
-      launch_threads(library(kernel), name(size <= 4 ? "_thread_4_" : "_thread_8_"), count,
-                     own(output), own_vectors(others)..., own(input), parameters);
-    } else {
-      launch_simdgroups(library(kernel), name("_rows_16_"),
-                        c10::metal::ceil_div(count * kLanes, int64_t{c10::metal::simdgroup_size}),
-                        own(output), own_vectors(others)..., own(input), parameters);
-    }
+    const auto to = run.view(output);
+    plans::small_matrices(run.plan(), family, to, run.view(as_batch(a.resolve_neg())), mode,
+                          is_transposed, of_matrices(others)...);
+    run.run();
   });
-  if (!output.is_alias_of(result)) {
-    result.copy_(output.view(result.sizes()));
-  }
 }
 
 // Launches KERNEL_thread_SIZE_TYPE, a thread for some columns of B and one small matrix A each: it

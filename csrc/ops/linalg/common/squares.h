@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include <csrc/ops/linalg/common/launch_lengths.h>
+#include <csrc/plans/linalg/launch_lengths.h>
 
 namespace metalops {
 
@@ -24,7 +24,7 @@ struct METALOPS_HIDDEN SquareClasses {
   int64_t work;  // steps of a matrix, in units of n^3
 
   // Returns how many matrices of n rows a launch takes.
-  int64_t a_launch(int64_t n) const { return matrices_of_launch(work * n * n * n); }
+  int64_t a_launch(int64_t n) const { return plans::matrices_of_launch(work * n * n * n); }
 };
 
 // Returns the parameters of a: (batch, n, n).
@@ -52,7 +52,7 @@ METALOPS_HIDDEN inline void launch_squares(const SquareClasses& classes, at::Sca
                                                 : classes.largest;
   const auto kernel = KernelName(classes.family) + name + metal_type(type);
   auto& kernels = library(classes.family);
-  in_launches(p.end, classes.work * n * n * n, [&](int64_t first, int64_t matrices) {
+  plans::in_launches(p.end, classes.work * n * n * n, [&](int64_t first, int64_t matrices) {
     p.first = static_cast<uint32_t>(first);
     p.end = static_cast<uint32_t>(first + matrices);
     if (n <= kMostOfThread) {

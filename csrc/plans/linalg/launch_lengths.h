@@ -1,34 +1,31 @@
 // How many matrices a launch takes: on a small GPU a launch should not take much longer than 50 ms,
 // since the display waits for it (tests/exec/test_launch_lengths.py counts the steps of kernels).
 #pragma once
-#include <c10/macros/Macros.h>
-#include <metalops/library.h>
-
 #include <algorithm>
 #include <cstdint>
 
-namespace metalops {
+namespace metalops::plans {
 
 // Returns the steps that a panel costs: for each column, the threads of a simdgroup reduce
 // something and wait for each other, and each row is updated.
-METALOPS_HIDDEN inline int64_t steps_of_panel(int64_t rows, int64_t columns) {
+inline int64_t steps_of_panel(int64_t rows, int64_t columns) {
   constexpr int64_t kWidest = 32;
   constexpr int64_t kOfColumn = 2048;
   return std::min(columns, kWidest) * (kOfColumn + kWidest * rows);
 }
 
 // Returns how many matrices a launch takes. steps: of all threads of a matrix.
-METALOPS_HIDDEN inline int64_t matrices_of_launch(int64_t steps) {
+inline int64_t matrices_of_launch(int64_t steps) {
   return std::max<int64_t>((int64_t{1} << 28) / std::max<int64_t>(steps, 1), 1);
 }
 
 // Calls part(first, count) for as many matrices as a launch takes, until all are done.
 template <class Part>
-METALOPS_HIDDEN inline void in_launches(int64_t matrices, int64_t steps, Part part) {
+inline void in_launches(int64_t matrices, int64_t steps, Part part) {
   const auto most = matrices_of_launch(steps);
   for (int64_t first = 0; first < matrices; first += most) {
     part(first, std::min(most, matrices - first));
   }
 }
 
-}  // namespace metalops
+}  // namespace metalops::plans

@@ -1,0 +1,216 @@
+"""Factorisations on CUDA tensors by metalops' own kernels, with the signatures and results of torch.linalg.
+
+    from metalops.cuda import linalg
+
+    LU, pivots = linalg.lu_factor(A)
+    L = linalg.cholesky(A)
+
+The launches are computed by the plan functions of csrc/plans/linalg, which the operators on ``mps`` run too. Matrices are
+float32 or complex64, (*, m, n), of any strides.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..ops._cuda import plan
+
+__all__ = ["cholesky", "cholesky_ex", "lu_factor", "lu_factor_ex", "lu_solve", "solve"]
+
+_DTYPES = (torch.float32, torch.complex64)
+_DEVICE = "cuda"
+
+
+class CholeskyEx(NamedTuple):
+    L: Tensor
+    info: Tensor
+
+
+class LuFactorEx(NamedTuple):
+    LU: Tensor
+    pivots: Tensor
+    info: Tensor
+
+
+class LuFactor(NamedTuple):
+    LU: Tensor
+    pivots: Tensor
+
+
+def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> CholeskyEx:
+    """Returns L with A = L L^H, or, if `upper`, U with A = U^H U, and info, (*) of int32: zero, or the order of the first
+    leading minor that is not positive definite. A: (*, n, n). Only its upper triangle is read if `upper`, else only its
+    lower one.
+
+    Raises RuntimeError for tensors that are no square matrices on a GPU and for other dtypes; with check_errors
+    torch.linalg.LinAlgError where info is not zero.
+    """
+    _check("linalg.cholesky_ex", A)
+    _check_square("linalg.cholesky_ex", A)
+    factors, info = _by_columns(A), A.new_empty(A.shape[:-2], dtype=torch.int32)
+    if A.numel() == 0:
+        return CholeskyEx(factors, info.zero_())
+    plan.run(
+        "cholesky",
+        A,
+        factors=_as_batch(factors),
+        infos=info.view(-1),
+        a=_as_batch(A),
+        upper=upper,
+    )
+    if check_errors:
+        _raise_if_not_positive("linalg.cholesky_ex", info)
+    return CholeskyEx(factors, info)
+
+
+def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
+    """Returns the factor of cholesky_ex(). Raises torch.linalg.LinAlgError where A is not positive definite; this waits
+    for the GPU."""
+    found = cholesky_ex(A, upper=upper)
+    _raise_if_not_positive("linalg.cholesky", found.info)
+    return found.L
+
+
+def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> LuFactorEx:
+    """Returns L and U with P L U = A in one matrix, the row interchanges as LAPACK numbers them, (*, min(m, n)) of int32,
+    and info, (*) of int32: zero, or the first column without a pivot. A: (*, m, n).
+
+    Raises RuntimeError for tensors that are no matrices on a GPU and for other dtypes; with check_errors also where info
+    is not zero.
+    """
+    name = "linalg.lu_factor_ex"
+    _check(name, A)
+    steps = min(A.shape[-2:])
+    factors = _by_columns(A)
+    pivots = A.new_empty([*A.shape[:-2], steps], dtype=torch.int32)
+    info = A.new_empty(A.shape[:-2], dtype=torch.int32)
+    if A.numel() == 0:
+        return LuFactorEx(factors, pivots, info.zero_())
+    plan.run(
+        "lu_factor",
+        A,
+        factors=_as_batch(factors),
+        pivots=pivots.view(-1, steps),
+        infos=info.view(-1),
+        a=_as_batch(A),
+        is_pivoted=pivot,
+    )
+    if check_errors:
+        _raise_if_singular(name, info)
+    return LuFactorEx(factors, pivots, info)
+
+
+def lu_factor(A: Tensor, *, pivot: bool = True) -> LuFactor:
+    """Returns the factors and interchanges of lu_factor_ex(). Raises RuntimeError where U is singular; this waits for the
+    GPU."""
+    found = lu_factor_ex(A, pivot=pivot)
+    _raise_if_singular("torch.linalg.lu_factor", found.info)
+    return LuFactor(found.LU, found.pivots)
+
+
+def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, adjoint: bool = False) -> Tensor:
+    """Returns X with A X = B, or A^H X = B if `adjoint`, from the results of lu_factor(A). LU: (*, n, n). B: (*, n, k).
+    Batch dimensions are broadcast. Raises RuntimeError for sizes and dtypes that do not fit."""
+    name = "linalg.lu_solve"
+    _check(name, LU)
+    _check_square(name, LU)
+    n = LU.shape[-1]
+    if B.dtype != LU.dtype or B.device != LU.device or B.dim() < 2 or B.shape[-2] != n:
+        raise RuntimeError(
+            f"{name}: B must be matrices of {n} rows, {LU.dtype} on {LU.device}, but has shape {list(B.shape)}, {B.dtype} on "
+            f"{B.device}"
+        )
+    if pivots.dtype != torch.int32 or pivots.shape != LU.shape[:-1] or pivots.device != LU.device:
+        raise RuntimeError(
+            f"{name}: pivots must be int32 of shape {list(LU.shape[:-1])} on {LU.device}, but are {pivots.dtype} of shape "
+            f"{list(pivots.shape)} on {pivots.device}"
+        )
+    batch = torch.broadcast_shapes(LU.shape[:-2], B.shape[:-2])
+    x = B.new_empty([*batch, *B.shape[-2:]])
+    if x.numel() == 0:
+        return x
+    factors = LU.mT if adjoint else LU
+    factors = factors.conj() if adjoint else factors
+    plan.run(
+        "lu_solve",
+        x,
+        x=_as_batch(x),
+        factors=_as_batch((factors.mT if adjoint else factors).expand(*batch, n, n)),
+        pivots=pivots.expand(*batch, n).reshape(-1, n),
+        b=_as_batch(B.expand(x.shape)),
+        is_transposed=adjoint,
+    )
+    return x
+
+
+def solve(A: Tensor, B: Tensor) -> Tensor:
+    """Returns X with A X = B. A: (*, n, n). B: (*, n, k), or vectors as torch.linalg.solve takes them: (*, n) for A of one
+    more dimension. Raises torch.linalg.LinAlgError where A is singular; this waits for the GPU."""
+    name = "linalg.solve"
+    _check(name, A)
+    _check_square(name, A)
+    is_vector = B.dim() == 1 or (B.dim() == A.dim() - 1 and B.shape == A.shape[:-1])
+    found = lu_factor_ex(A)
+    if bool((found.info != 0).any()):
+        raise torch.linalg.LinAlgError(
+            f"{name}: The solver failed because the input matrix is singular."
+        )
+    x = lu_solve(found.LU, found.pivots, B.unsqueeze(-1) if is_vector else B)
+    return x.squeeze(-1) if is_vector else x
+
+
+# ---- arguments -------------------------------------------------------------------------------------
+
+
+def _check(name: str, A: Tensor) -> None:
+    if A.dim() < 2:
+        raise RuntimeError(
+            f"{name}: The input tensor A must have at least 2 dimensions, but has shape {list(A.shape)}."
+        )
+    if A.dtype not in _DTYPES:
+        raise RuntimeError(f"{name}: A must be float32 or complex64, but is {A.dtype}")
+    if A.device.type != _DEVICE:
+        raise RuntimeError(f"{name}: A must be on a CUDA device, but is on {A.device}")
+
+
+def _check_square(name: str, A: Tensor) -> None:
+    if A.shape[-1] != A.shape[-2]:
+        raise RuntimeError(
+            f"{name}: A must be batches of square matrices, but they are {A.shape[-2]} by {A.shape[-1]} matrices"
+        )
+
+
+def _as_batch(x: Tensor) -> Tensor:
+    """Returns (*, m, n) as (batch, m, n), without a copy where the strides allow it."""
+    return x.resolve_neg().reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
+
+
+def _by_columns(like: Tensor) -> Tensor:
+    """Returns memory for factors, which torch stores by columns."""
+    return like.new_empty(like.mT.shape).mT
+
+
+def _raise_if_not_positive(name: str, info: Tensor) -> None:
+    failed = info.flatten().nonzero()
+    if len(failed) > 0:
+        first = int(failed[0])
+        batch = f" (Batch element {first})" if info.dim() > 0 else ""
+        raise torch.linalg.LinAlgError(
+            f"{name}:{batch} The factorization could not be completed because the input is not positive-definite (the leading "
+            f"minor of order {int(info.flatten()[first])} is not positive-definite)."
+        )
+
+
+def _raise_if_singular(name: str, info: Tensor) -> None:
+    failed = info.flatten().nonzero()
+    if len(failed) > 0:
+        first = int(failed[0])
+        batch = f" (Batch element {first})" if info.dim() > 0 else ""
+        order = int(info.flatten()[first])
+        raise RuntimeError(
+            f"{name}:{batch} U[{order},{order}] is zero and using it on lu_solve would result in a division by zero."
+        )

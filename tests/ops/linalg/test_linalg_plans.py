@@ -1,0 +1,183 @@
+"""Launch plans of factorisations: what csrc/plans/linalg computes from sizes, and metalops.cuda.linalg, whose steps run here
+on the software device."""
+
+import math
+import struct
+
+import metalops
+import pytest
+import torch
+from metalops import debug
+from metalops.cuda import linalg
+from metalops.ops._cuda import plan as plans
+
+from tests.ops import direct
+
+H100 = plans.Limits(multiprocessors=132)
+
+
+def planned(name, *tensors, **arguments):
+    return plans.functions().plan(name, H100, arguments)[0]
+
+
+def factoring(name, batch, m, n, dtype=torch.float32):
+    a = torch.empty(batch, m, n, dtype=dtype)
+    infos = torch.empty(batch, dtype=torch.int32)
+    if name == "cholesky":
+        return planned(name, factors=torch.empty_like(a), infos=infos, a=a)
+    pivots = torch.empty(batch, min(m, n), dtype=torch.int32)
+    return planned(name, factors=torch.empty_like(a), pivots=pivots, infos=infos, a=a)
+
+
+def kernels(plan):
+    return [step.kernel for step in plan.steps if isinstance(step, plans.Launch)]
+
+
+def test_the_kernel_is_chosen_by_the_size():
+    assert kernels(factoring("cholesky", 1, 4, 4)) == ["cholesky_thread_4_float"]
+    assert kernels(factoring("cholesky", 1, 8, 8)) == ["cholesky_thread_8_float"]
+    assert kernels(factoring("lu_factor", 1, 16, 9, torch.complex64)) == ["lu_rows_16_float2"]
+    assert kernels(factoring("lu_factor", 5, 300, 32)) == ["lu_panel_float"]
+    assert kernels(factoring("cholesky", 3, 32, 32)) == [
+        "cholesky_block_float",
+        "cholesky_clear_lower_float",
+    ]
+
+
+def test_a_grid_holds_all_matrices():
+    def grid(batch, n):
+        first = next(s for s in factoring("lu_factor", batch, n, n).steps if isinstance(s, plans.Launch))  # fmt: skip
+        return first.grid, first.group
+
+    assert grid(1000, 4) == ((1024,), None)
+    assert grid(1000, 16) == ((4032, 1), (32, 1))  # four lanes each
+    assert grid(7, 32) == ((7 * 32,), (32,))
+    assert grid(7, 1024)[1] == (512,)
+
+
+@pytest.mark.parametrize("n", [40, 64, 100, 257, 1024])
+@pytest.mark.parametrize("name", ["cholesky", "lu_factor"])
+def test_every_step_stays_within_its_buffers(name, n):
+    plan = factoring(name, 3, n, n)
+    sizes = {plan.given + i: elements for i, (_, elements) in enumerate(plan.memories)}
+    for step in plan.steps:
+        places = step.arguments if isinstance(step, plans.Launch) else step
+        for place in (x for x in places if isinstance(x, plans.Place)):
+            last = sum((s - 1) * t for s, t in zip(place.sizes, place.strides, strict=True))
+            if place.buffer in sizes and math.prod(place.sizes) > 0:
+                assert 0 <= place.offset and place.offset + last < sizes[place.buffer]
+
+
+@pytest.mark.parametrize("name", ["cholesky", "lu_factor"])
+@pytest.mark.parametrize("n", [8, 16, 32, 200])
+def test_the_same_plan_runs_on_mps(name, n, tmp_path):
+    a = torch.eye(n).repeat(2, 1, 1).to("mps")
+    function = torch.linalg.cholesky_ex if name == "cholesky" else torch.linalg.lu_factor_ex
+    with debug.capture(tmp_path / "x.trace", gpu=True) as trace:
+        function(a)
+    families = ("cholesky", "lu_", "triangular")
+    launched = [x.kernel for x in trace.launches if x.kernel.startswith(families)]
+    assert launched == kernels(factoring(name, 2, n, n))
+
+
+# ---- metalops.cuda.linalg --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_the_software_device(monkeypatch):
+    """Runs the steps by the kernels that were built for mps."""
+    libraries = {}
+    errors = torch.zeros(1 << 16, dtype=torch.uint8, device="mps")
+
+    def launch(step, values):
+        if step.family not in libraries:
+            libraries[step.family] = direct.kernels(step.family)
+        arguments = []
+        for value in values:
+            if isinstance(value, bytes):
+                value = direct.as_bytes(f"{len(value)}s", value)
+            arguments.append(errors if value is plans.ERRORS else value)
+        getattr(libraries[step.family], step.kernel)(
+            *arguments, threads=step.grid, group_size=step.group
+        )
+
+    def run(name, like, **arguments):
+        plan, tensors = plans.functions().plan(name, H100, arguments)
+        plans.execute(plan, tensors, like, launch)
+
+    monkeypatch.setattr(linalg, "_DEVICE", "mps")
+    monkeypatch.setattr(plans, "run", run)
+    assert struct.calcsize("P") == 8 and metalops._is_software
+
+
+SIZES = [(2, 3), (8, 8), (2, 16, 16), (30, 20), (40, 70), (2, 100, 100), (0, 4, 4), (3, 0, 0)]
+
+
+def matrices(size, dtype):
+    torch.manual_seed(0)
+    return torch.randn(size, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_lu(on_the_software_device, size, dtype):
+    a = matrices(size, dtype)
+    factors, pivots, info = linalg.lu_factor_ex(a.to("mps"))
+    expected = torch.linalg.lu_factor_ex(a)
+    assert (factors.shape, pivots.shape, info.shape) == tuple(x.shape for x in expected)
+    assert factors.stride() == expected.LU.stride() and not info.cpu().any()
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    if a.numel() > 0:
+        p, lower, upper = torch.lu_unpack(factors.cpu().to(wide), pivots.cpu())
+        torch.testing.assert_close(p @ lower @ upper, a.to(wide), atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("n", [1, 8, 16, 33, 130])
+def test_cholesky(on_the_software_device, n, upper, dtype):
+    a = matrices((2, n, n), dtype)
+    a = a @ a.mH / n + torch.eye(n)
+    factor = linalg.cholesky(a.to("mps"), upper=upper).cpu()
+    torch.testing.assert_close(factor, torch.linalg.cholesky(a, upper=upper), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+@pytest.mark.parametrize("adjoint", [False, True])
+@pytest.mark.parametrize("n", [3, 20, 90])
+def test_solutions(on_the_software_device, n, adjoint, dtype):
+    a, b = matrices((2, 1, n, n), dtype) + n * torch.eye(n), matrices((3, n, 5), dtype)
+    factors = linalg.lu_factor(a.to("mps"))
+    x = linalg.lu_solve(*factors, b.to("mps"), adjoint=adjoint).cpu()
+    torch.testing.assert_close((a.mH if adjoint else a) @ x, b.expand(2, 3, n, 5), atol=1e-4, rtol=1e-4)  # fmt: skip
+    vector = linalg.solve(a.to("mps"), b[0, :, 0].to("mps")).cpu()
+    torch.testing.assert_close(vector, torch.linalg.solve(a, b[0, :, 0]), atol=1e-4, rtol=1e-4)
+
+
+def test_what_has_no_factors_is_an_error(on_the_software_device):
+    zero = torch.zeros(2, 20, 20, device="mps")
+    with pytest.raises(torch.linalg.LinAlgError, match=r"Batch element 0.*minor of order 1 "):
+        linalg.cholesky(zero)
+    with pytest.raises(RuntimeError, match=r"U\[1,1\] is zero"):
+        linalg.lu_factor(zero)
+    with pytest.raises(torch.linalg.LinAlgError, match="singular"):
+        linalg.solve(zero, zero)
+
+
+def test_arguments_are_checked():
+    with pytest.raises(RuntimeError, match="must be on a CUDA device, but is on cpu"):
+        linalg.cholesky(torch.eye(3))
+    with pytest.raises(RuntimeError, match="must be float32 or complex64, but is torch.float64"):
+        linalg.lu_factor(torch.eye(3, dtype=torch.float64))
+    with pytest.raises(RuntimeError, match=r"at least 2 dimensions, but has shape \[3\]"):
+        linalg.lu_factor(torch.ones(3))
+
+
+def test_square_matrices_are_asked_for(on_the_software_device):
+    with pytest.raises(RuntimeError, match="they are 2 by 3 matrices"):
+        linalg.cholesky(torch.ones(2, 3, device="mps"))
+    factors = linalg.lu_factor(torch.eye(3, device="mps"))
+    with pytest.raises(RuntimeError, match=r"B must be matrices of 3 rows.*has shape \[2, 2\]"):
+        linalg.lu_solve(*factors, torch.ones(2, 2, device="mps"))
+    with pytest.raises(RuntimeError, match=r"pivots must be int32 of shape \[3\]"):
+        linalg.lu_solve(factors.LU, factors.pivots[:2], torch.ones(3, 2, device="mps"))
