@@ -43,145 +43,6 @@ inline PairIndices pair_indices(int64_t pair, device const int64_t* left_index,
 
 #if !defined(__HAVE_TENSOR__)
 
-// A lane's block of 32 codes of each of LINES adjacent lines of weights, as stored, with the scales
-// of both of its halves, and the biases.
-template <typename T, typename Format, int LINES>
-struct LinesOfWeights {
-  typedef packed::Scale<T, Format> Scale;
-  typedef typename Scale::type StoredScale;
-
-  packed::Blocks<Format, LINES> blocks;
-  StoredScale scales[2][LINES];
-  T biases[LINES];
-
-  inline float scale(int half_of, int line) const {
-    return Scale::value(scales[half_of][line]) * Format::factor;
-  }
-};
-
-// Where a lane's block of codes begins in the first of its lines, and where the group is that has
-// the block's first half; next_group: how many groups behind it is that of the second half.
-template <typename T, typename Format>
-struct BlockOfLine {
-  device const uchar* codes;
-  device const typename packed::Scale<T, Format>::type* scales;
-  device const T* biases;
-  uint next_group;
-};
-
-// Loads a block of the lines from the first on; lines after last_line are loaded as that one. All
-// loads are issued together, so that they are in flight together.
-template <typename T, typename Format, int LINES>
-inline void load_lines(thread LinesOfWeights<T, Format, LINES>& to, BlockOfLine<T, Format> from,
-                       uint line_bytes, uint line_scales, int last_line) {
-#pragma unroll
-  for (int c = 0; c < LINES; ++c) {
-    packed::load(to.blocks, c, from.codes + min(c, last_line) * line_bytes);
-  }
-#pragma unroll
-  for (int c = 0; c < LINES; ++c) {
-    const uint of_line = min(c, last_line) * line_scales;
-    to.scales[0][c] = from.scales[of_line];
-    to.scales[1][c] =
-        Format::has_short_groups ? from.scales[of_line + from.next_group] : to.scales[0][c];
-    to.biases[c] = Format::has_biases ? from.biases[of_line] : T(0);
-  }
-}
-
-// Sixteen elements of ROWS rows of activations, multiplied by code_scale() where the format leaves
-// codes shifted, and their sums where it has biases.
-template <typename Format, int ROWS>
-struct HalfOfRows {
-  float of[ROWS][16];
-  float totals[ROWS];
-};
-
-// x: the first element of row 0.
-template <typename Format, int ROWS, typename T>
-inline void load_half(thread HalfOfRows<Format, ROWS>& to, device const T* x, int row, int rows,
-                      int inner) {
-#pragma unroll
-  for (int r = 0; r < ROWS; ++r) {
-    const int64_t row_of = min(row + r, rows - 1);
-    skinny::load_adjacent<16>(to.of[r], x + row_of * inner);
-    float4 four = 0.0f;
-#pragma unroll
-    for (int e = 0; e < 16; e += 4) {
-      four += float4(to.of[r][e], to.of[r][e + 1], to.of[r][e + 2], to.of[r][e + 3]);
-    }
-    to.totals[r] = Format::has_biases ? (four.x + four.y) + (four.z + four.w) : 0.0f;
-    if (Format::has_shifted_codes) {
-#pragma unroll
-      for (int e = 0; e < 16; ++e) {
-        to.of[r][e] *= packed::code_scale(e);
-      }
-    }
-  }
-}
-
-// Adds the products of half of a block with rows of activations to the sums.
-template <typename T, typename Format, int ROWS, int COLUMNS>
-inline void add_half(thread float (&sums)[ROWS][COLUMNS],
-                     thread const LinesOfWeights<T, Format, COLUMNS>& lines, int half_of,
-                     thread const HalfOfRows<Format, ROWS>& inputs, uint exponent) {
-  float dots[ROWS][COLUMNS];
-  skinny::clear(dots);
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    packed::EightOfLines<COLUMNS> weights;
-    packed::unpack(weights, lines.blocks, half_of * 2 + i, exponent);
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-#pragma unroll
-      for (int r = 0; r < ROWS; ++r) {
-#pragma unroll
-        for (int c = 0; c < COLUMNS; ++c) {
-          dots[r][c] = fma(weights.of[e][c], inputs.of[r][i * 8 + e], dots[r][c]);
-        }
-      }
-    }
-  }
-#pragma unroll
-  for (int c = 0; c < COLUMNS; ++c) {
-    const float scale = lines.scale(half_of, c);
-    const float offset = static_cast<float>(lines.biases[c]);
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-      sums[r][c] = fma(scale, dots[r][c], sums[r][c]);
-      if (Format::has_biases) {
-        sums[r][c] = fma(offset, inputs.totals[r], sums[r][c]);
-      }
-    }
-  }
-}
-
-// Adds the products of eight elements of K, from k on: those of incomplete blocks, or of weights
-// that are not aligned for vector loads. x: the first element of row 0.
-template <typename T, int ROWS, int COLUMNS>
-inline void add_eight(thread float (&sums)[ROWS][COLUMNS], packed::Matrix<T> right,
-                      device const T* x, int row, int column, int k, constant QuantizedProduct& p) {
-#pragma unroll 1
-  for (int c = 0; c < COLUMNS; ++c) {
-    const packed::EightValues values = right.eight(min(column + c, p.columns - 1), k);
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-      float inputs[8];
-      skinny::load_adjacent<8>(inputs,
-                               x + static_cast<int64_t>(min(row + r, p.rows - 1)) * p.inner + k);
-      float dot = 0.0f;
-#pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        dot = fma(values.of[e], inputs[e], dot);
-      }
-      // The index is a compile-time constant, so that the sums stay in registers.
-#pragma unroll
-      for (int i = 0; i < COLUMNS; ++i) {
-        sums[r][i] += i == c ? dot : 0.0f;
-      }
-    }
-  }
-}
-
 // Skinny GEMM: each simdgroup, or each group of p.splits simdgroups (split-K), computes ROWS x
 // COLUMNS elements. Lines of weights are columns of the result.
 template <typename T, typename Format, int ROWS, int COLUMNS>
@@ -193,7 +54,6 @@ kernel void quantized_matmul_skinny(
     device const int64_t* right_index [[buffer(8)]], constant QuantizedProduct& p [[buffer(9)]],
     device ErrorMessages* errors [[buffer(10)]], uint group [[threadgroup_position_in_grid]],
     uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
-  typedef typename packed::Scale<T, Format>::type StoredScale;
   threadgroup float parts[skinny::kSimdgroups][ROWS * COLUMNS];
   const auto block = skinny::block_of<ROWS, COLUMNS>(group, p.splits, p.rows, p.columns);
   const PairIndices of = pair_indices(block.pair, left_index, right_index, p);
@@ -203,38 +63,127 @@ kernel void quantized_matmul_skinny(
   }
   const auto share = skinny::share_of<COLUMNS>(block, simdgroup, p.splits);
   const int row = block.row;
+  const int column = share.column;
   // The global factor of all scales is applied at the end.
   const auto right = packed::matrix_of<T>(codes, scales, biases, 1.0f, p.right, of.right);
   device const T* const x = left + of.left * p.left_matrix;
-  const int whole = p.right.is_aligned ? p.inner / 32 * 32 : 0;
-  const int lane_of_all = share.part * 32 + static_cast<int>(lane);
-  const int first_line = min(share.column, p.columns - 1);
-  device const uchar* const first_codes = right.codes + first_line * p.right.line_bytes;
-  const int64_t first_scale = first_line * p.right.line_scales;
-  const uint exponent = metalops::formats::exponent_of(p.inner);
   float sums[ROWS][COLUMNS];
-  skinny::clear(sums);
-#pragma unroll 1
-  for (int k = lane_of_all * 32; k < whole; k += p.splits * 1024) {
-    const int64_t group_of = first_scale + (k >> p.right.group_shift);
-    const BlockOfLine<T, Format> from{
-        first_codes + k / 8 * Format::bits,
-        reinterpret_cast<device const StoredScale*>(right.scales) + group_of,
-        right.biases + group_of,
-        static_cast<uint>(((k + 16) >> p.right.group_shift) - (k >> p.right.group_shift))};
-    LinesOfWeights<T, Format, COLUMNS> lines;
-    load_lines(lines, from, static_cast<uint>(p.right.line_bytes),
-               static_cast<uint>(p.right.line_scales), p.columns - 1 - first_line);
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      HalfOfRows<Format, ROWS> inputs;
-      load_half(inputs, x + k + h * 16, row, p.rows, p.inner);
-      add_half(sums, lines, h, inputs, exponent);
+  for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      sums[r][c] = 0.0f;
     }
   }
+  const int whole = p.right.is_aligned ? p.inner / 32 * 32 : 0;
+  const int lane_of_all = share.part * 32 + static_cast<int>(lane);
+  const int first_line = min(column, p.columns - 1);
+  const int lines_left = p.columns - 1 - first_line;
+  device const uchar* const first_codes = right.codes + first_line * p.right.line_bytes;
+  const uint line_bytes = static_cast<uint>(p.right.line_bytes);
+  const int64_t first_scale = first_line * p.right.line_scales;
+  const uint line_scales = static_cast<uint>(p.right.line_scales);
+  const uint exponent = metalops::formats::exponent_of(p.inner);
+  // Each iteration issues all of its loads first, so that they are in flight together.
+#pragma unroll 1
+  for (int k = lane_of_all * 32; k < whole; k += p.splits * 1024) {
+    typedef packed::Scale<T, Format> Scale;
+    packed::Blocks<Format, COLUMNS> blocks;
+    typename Scale::type scales_of[2][COLUMNS];
+    T biases_of[COLUMNS];
+    const int64_t group_of = first_scale + (k >> p.right.group_shift);
+    device const typename Scale::type* const of_group =
+        reinterpret_cast<device const typename Scale::type*>(right.scales) + group_of;
+    const uint next_group = ((k + 16) >> p.right.group_shift) - (k >> p.right.group_shift);
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      packed::load(blocks, c, first_codes + k / 8 * Format::bits + min(c, lines_left) * line_bytes);
+    }
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      const uint of_line = min(c, lines_left) * line_scales;
+      scales_of[0][c] = of_group[of_line];
+      scales_of[1][c] = Format::has_short_groups ? of_group[of_line + next_group] : scales_of[0][c];
+      biases_of[c] = Format::has_biases ? (right.biases + group_of)[of_line] : T(0);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float inputs[ROWS][16];
+      float totals[ROWS];
+      float dots[ROWS][COLUMNS];
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        const int64_t row_of = min(row + r, p.rows - 1);
+        skinny::load_adjacent<16>(inputs[r], x + row_of * p.inner + k + h * 16);
+        float4 four = 0.0f;
+#pragma unroll
+        for (int e = 0; e < 16; e += 4) {
+          four += float4(inputs[r][e], inputs[r][e + 1], inputs[r][e + 2], inputs[r][e + 3]);
+        }
+        totals[r] = Format::has_biases ? (four.x + four.y) + (four.z + four.w) : 0.0f;
+        if (Format::has_shifted_codes) {
+#pragma unroll
+          for (int e = 0; e < 16; ++e) {
+            inputs[r][e] *= packed::code_scale(e);
+          }
+        }
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) {
+          dots[r][c] = 0.0f;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        packed::EightOfLines<COLUMNS> weights;
+        packed::unpack(weights, blocks, h * 2 + i, exponent);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+#pragma unroll
+          for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+            for (int c = 0; c < COLUMNS; ++c) {
+              dots[r][c] = fma(weights.of[e][c], inputs[r][i * 8 + e], dots[r][c]);
+            }
+          }
+        }
+      }
+#pragma unroll
+      for (int c = 0; c < COLUMNS; ++c) {
+        const float scale = Scale::value(scales_of[h][c]) * Format::factor;
+        const float offset = static_cast<float>(biases_of[c]);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+          sums[r][c] = fma(scale, dots[r][c], sums[r][c]);
+          if (Format::has_biases) {
+            sums[r][c] = fma(offset, totals[r], sums[r][c]);
+          }
+        }
+      }
+    }
+  }
+  // The remainder: incomplete blocks, or weights that are not aligned for vector loads.
 #pragma unroll 1
   for (int k = whole + lane_of_all * 8; k < p.inner; k += p.splits * 256) {
-    add_eight(sums, right, x, row, share.column, k, p);
+#pragma unroll 1
+    for (int c = 0; c < COLUMNS; ++c) {
+      const packed::EightValues values = right.eight(min(column + c, p.columns - 1), k);
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        float inputs[8];
+        skinny::load_adjacent<8>(inputs,
+                                 x + static_cast<int64_t>(min(row + r, p.rows - 1)) * p.inner + k);
+        float dot = 0.0f;
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+          dot = fma(values.of[e], inputs[e], dot);
+        }
+        // The index is a compile-time constant, so that the sums stay in registers.
+#pragma unroll
+        for (int i = 0; i < COLUMNS; ++i) {
+          sums[r][i] += i == c ? dot : 0.0f;
+        }
+      }
+    }
   }
   const skinny::StoreRow<T> store{result + block.pair * p.rows * p.columns,
                                   bias,
@@ -245,34 +194,27 @@ kernel void quantized_matmul_skinny(
   skinny::store_sums(store, sums, parts, row, share, p.splits, simdgroup, lane);
 }
 
-// Adds the products of a half (of `halves`) of a block of lines with a lane's 32 elements of the
-// input vector to the sums.
-template <int HALVES, typename T, typename Format, int LINES>
-inline void add_half_of_vector(thread float (&sums)[LINES],
-                               thread const LinesOfWeights<T, Format, LINES>& lines, int half_of,
-                               thread const float (&inputs)[32], uint exponent) {
-  float dots[LINES];
+// A lane's part of kTogether adjacent lines of weights, as stored.
+template <typename T, typename Format>
+struct LinesOfRow {
+  typedef typename packed::Scale<T, Format>::type StoredScale;
+
+  packed::Blocks<Format, gemv::kTogether> blocks;
+  StoredScale scales[2][gemv::kTogether];
+  T biases[gemv::kTogether];
+
+  void load(device const uchar* codes, device const StoredScale* of_groups,
+            device const T* biases_of_groups, uint line_bytes, uint line_scales) thread {
 #pragma unroll
-  for (int c = 0; c < LINES; ++c) {
-    dots[c] = 0.0f;
-  }
-#pragma unroll
-  for (int i = half_of * 4 / HALVES; i < (half_of + 1) * 4 / HALVES; ++i) {
-    packed::EightOfLines<LINES> weights;
-    packed::unpack(weights, lines.blocks, i, exponent);
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-#pragma unroll
-      for (int c = 0; c < LINES; ++c) {
-        dots[c] = fma(weights.of[e][c], inputs[i * 8 + e], dots[c]);
-      }
+    for (int c = 0; c < gemv::kTogether; ++c) {
+      packed::load(blocks, c, codes + c * line_bytes);
+      device const StoredScale* const of_line = of_groups + c * line_scales;
+      scales[0][c] = of_line[0];
+      scales[1][c] = Format::has_short_groups ? of_line[1] : scales[0][c];
+      biases[c] = Format::has_biases ? biases_of_groups[c * line_scales] : T(0);
     }
   }
-#pragma unroll
-  for (int c = 0; c < LINES; ++c) {
-    sums[c] = fma(lines.scale(half_of, c), dots[c], sums[c]);
-  }
-}
+};
 
 // GEMV: each threadgroup computes `lines` columns of one row (see gemv.h), for one pair of matrices
 // whose blocks of 32 codes are whole and aligned.
@@ -285,8 +227,8 @@ template <typename T, typename Format>
     constant int& lines [[buffer(8)]], uint group [[threadgroup_position_in_grid]],
     uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
     uint simdgroups [[simdgroups_per_threadgroup]]) {
-  typedef typename packed::Scale<T, Format>::type StoredScale;
-  typedef LinesOfWeights<T, Format, gemv::kTogether> Lines;
+  typedef packed::Scale<T, Format> Scale;
+  typedef typename Scale::type StoredScale;
   constexpr int together = gemv::kTogether;
   constexpr int halves = Format::has_short_groups ? 2 : 1;
   threadgroup float parts[gemv::kMostParts * 32];
@@ -299,11 +241,13 @@ template <typename T, typename Format>
   const int group_of = of_codes >> p.right.group_shift;
   const int64_t first_line = gemv::first_line(group, lines, p.columns);
   const int64_t first_scale = first_line * p.right.line_scales + group_of;
-  const BlockOfLine<T, Format> first{
-      codes + first_line * p.right.line_bytes + of_codes / 8 * Format::bits,
-      reinterpret_cast<device const StoredScale*>(scales) + first_scale, biases + first_scale, 1};
-  Lines next;
-  load_lines(next, first, line_bytes, line_scales, together - 1);
+  device const uchar* const first_codes =
+      codes + first_line * p.right.line_bytes + of_codes / 8 * Format::bits;
+  device const StoredScale* const first_scales =
+      reinterpret_cast<device const StoredScale*>(scales) + first_scale;
+  device const T* const first_biases = biases + first_scale;
+  LinesOfRow<T, Format> next;
+  next.load(first_codes, first_scales, first_biases, line_bytes, line_scales);
   float inputs[32];
   gemv::load_adjacent<32>(inputs, x + of_codes);
   float total = 0.0f;
@@ -315,7 +259,7 @@ template <typename T, typename Format>
   }
 #pragma unroll 1
   for (int line = 0; line < lines; line += together) {
-    const Lines now = next;
+    const LinesOfRow<T, Format> now = next;
     float sums[together];
 #pragma unroll
     for (int c = 0; c < together; ++c) {
@@ -323,13 +267,31 @@ template <typename T, typename Format>
     }
     // In the last iteration the last lines are loaded again, and not used.
     const int following = min(line + together, lines - together);
-    const BlockOfLine<T, Format> from{first.codes + following * line_bytes,
-                                      first.scales + following * line_scales,
-                                      first.biases + following * line_scales, 1};
-    load_lines(next, from, line_bytes, line_scales, together - 1);
+    next.load(first_codes + following * line_bytes, first_scales + following * line_scales,
+              first_biases + following * line_scales, line_bytes, line_scales);
 #pragma unroll
     for (int h = 0; h < halves; ++h) {
-      add_half_of_vector<halves>(sums, now, h, inputs, exponent);
+      float dots[together];
+#pragma unroll
+      for (int c = 0; c < together; ++c) {
+        dots[c] = 0.0f;
+      }
+#pragma unroll
+      for (int i = h * 4 / halves; i < (h + 1) * 4 / halves; ++i) {
+        packed::EightOfLines<together> weights;
+        packed::unpack(weights, now.blocks, i, exponent);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+#pragma unroll
+          for (int c = 0; c < together; ++c) {
+            dots[c] = fma(weights.of[e][c], inputs[i * 8 + e], dots[c]);
+          }
+        }
+      }
+#pragma unroll
+      for (int c = 0; c < together; ++c) {
+        sums[c] = fma(Scale::value(now.scales[h][c]) * Format::factor, dots[c], sums[c]);
+      }
     }
 #pragma unroll
     for (int c = 0; c < together; ++c) {
@@ -344,74 +306,6 @@ template <typename T, typename Format>
 
 constant constexpr int kSplits = 8;
 
-// A lane's block of 32 codes of a line of each tile of eight lines, with the scales of both of its
-// halves, and the biases.
-template <typename T, typename Format, int TILES>
-struct TilesOfWeights {
-  packed::Blocks<Format, TILES> blocks;
-  float scales[2][TILES];
-  T biases[TILES];
-};
-
-// Loads the block that begins at k: of line `line` of the first tile, and so on.
-template <typename T, typename Format, int TILES>
-inline void load_tiles(thread TilesOfWeights<T, Format, TILES>& to, packed::Matrix<T> right,
-                       int first_line, int k, constant QuantizedProduct& p) {
-  typedef packed::Scale<T, Format> Scale;
-  const int group_of = k >> p.right.group_shift;
-  const int next_group = (k + 16) >> p.right.group_shift;
-#pragma unroll
-  for (int t = 0; t < TILES; ++t) {
-    const int64_t line = min(first_line + t * 8, p.columns - 1);
-    packed::load(to.blocks, t, right.codes + line * p.right.line_bytes + k / 8 * Format::bits);
-    const int64_t first = line * p.right.line_scales;
-    device const typename Scale::type* const of_line =
-        reinterpret_cast<device const typename Scale::type*>(right.scales) + first;
-    to.scales[0][t] = Scale::value(of_line[group_of]) * Format::factor;
-    to.scales[1][t] = Format::has_short_groups ? Scale::value(of_line[next_group]) * Format::factor
-                                               : to.scales[0][t];
-    to.biases[t] = Format::has_biases ? right.biases[first + group_of] : T(0);
-  }
-}
-
-// A lane's elements of two rows of activations, for one run of 128 elements of K.
-template <typename T>
-struct TwoRows {
-  vec<T, 4> of[2][4];
-};
-
-// k: where the block of 32 elements begins that the elements are of; those past the end are zero.
-// offset: of the first within the block.
-template <typename T>
-inline void load_rows(thread TwoRows<T>& to, device const T* x, int first_row, int k, int offset,
-                      constant QuantizedProduct& p) {
-  const int at = min(k, p.inner - 32) + offset;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int64_t row = min(first_row + r, p.rows - 1);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      to.of[r][i] = *reinterpret_cast<device const vec<T, 4>*>(x + row * p.inner + at + i * 8);
-      to.of[r][i] = k < p.inner ? to.of[r][i] : vec<T, 4>(T(0));
-    }
-  }
-}
-
-// Adds the parts of a threadgroup's simdgroups and stores the results from `column` on. result: of
-// the pair of matrices.
-template <int TILES, typename T>
-inline void store_tiles(skinny::StoreRow<T> store,
-                        threadgroup const float (&parts)[kSplits][TILES * 64], int column,
-                        uint index) {
-  for (int i = static_cast<int>(index); i < store.rows * TILES * 8; i += kSplits * 32) {
-    float total = 0.0f;
-    for (int s = 0; s < kSplits; ++s) {
-      total += parts[s][i];
-    }
-    store(i / (TILES * 8), column + i % (TILES * 8), total);
-  }
-}
-
 // Skinny GEMM with simdgroup matrices, for up to eight rows and eight columns per tile of TILES:
 // each weight is dequantised once for all rows. With split-K, each of the threadgroup's simdgroups
 // takes every kSplits-th run of 128 elements of K. Each lane that holds a line of a matrix has 32
@@ -425,6 +319,7 @@ kernel void quantized_matmul_skinny_simdgroup_matrix(
     device const int64_t* right_index [[buffer(8)]], constant QuantizedProduct& p [[buffer(9)]],
     device ErrorMessages* errors [[buffer(10)]], uint group [[threadgroup_position_in_grid]],
     uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+  typedef packed::Scale<T, Format> Scale;
   threadgroup float parts[kSplits][TILES * 64];
   const uint across = (static_cast<uint>(p.columns) + TILES * 8 - 1) / (TILES * 8);
   const int64_t pair = group / across;
@@ -438,7 +333,10 @@ kernel void quantized_matmul_skinny_simdgroup_matrix(
   const int column = static_cast<int>(group % across) * TILES * 8;
   const auto right = packed::matrix_of<T>(codes, scales, biases, 1.0f, p.right, indices.right);
   device const T* const x = left + indices.left * p.left_matrix;
-  const matmul::LaneElements of = matmul::elements_of_lane(lane);
+  // Apple's layout of an 8 x 8 simdgroup matrix: each lane has two adjacent elements of a row.
+  const int quad = static_cast<int>(lane) / 4;
+  const int row_of = (quad & 4) + static_cast<int>(lane) / 2 % 4;
+  const int column_of = (quad & 2) * 2 + static_cast<int>(lane) % 2 * 2;
   const uint exponent = metalops::formats::exponent_of(p.inner);
   simdgroup_float8x8 sums[TILES];
 #pragma unroll
@@ -449,21 +347,48 @@ kernel void quantized_matmul_skinny_simdgroup_matrix(
   for (int k_start = 0; k_start < p.inner; k_start += kSplits * 128) {
     const int k = k_start + static_cast<int>(simdgroup) * 128;
     // Lanes past the end load the last block and multiply it by zero.
-    TilesOfWeights<T, Format, TILES> weights;
-    load_tiles(weights, right, column + of.row, min(k + of.column * 16, p.inner - 32), p);
-    TwoRows<T> inputs;
-    load_rows(inputs, x, of.column, k + of.row / 2 * 32, of.row % 2 * 4, p);
+    const int of_codes = min(k + column_of * 16, p.inner - 32);
+    packed::Blocks<Format, TILES> blocks;
+    float scales_of[2][TILES];
+    T biases_of[TILES];
+    const int group_of = of_codes >> p.right.group_shift;
+    const int next_group = (of_codes + 16) >> p.right.group_shift;
+#pragma unroll
+    for (int t = 0; t < TILES; ++t) {
+      const int64_t line = min(column + t * 8 + row_of, p.columns - 1);
+      packed::load(blocks, t,
+                   right.codes + line * p.right.line_bytes + of_codes / 8 * Format::bits);
+      const int64_t first = line * p.right.line_scales;
+      device const typename Scale::type* const of_line =
+          reinterpret_cast<device const typename Scale::type*>(right.scales) + first;
+      scales_of[0][t] = Scale::value(of_line[group_of]) * Format::factor;
+      scales_of[1][t] = Format::has_short_groups
+                            ? Scale::value(of_line[next_group]) * Format::factor
+                            : scales_of[0][t];
+      biases_of[t] = Format::has_biases ? right.biases[first + group_of] : T(0);
+    }
+    const int of_inputs = k + row_of / 2 * 32;
+    const int at = min(of_inputs, p.inner - 32) + row_of % 2 * 4;
+    vec<T, 4> inputs[2][4];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int64_t row = min(column_of + r, p.rows - 1);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        inputs[r][i] = *reinterpret_cast<device const vec<T, 4>*>(x + row * p.inner + at + i * 8);
+        inputs[r][i] = of_inputs < p.inner ? inputs[r][i] : vec<T, 4>(T(0));
+      }
+    }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         simdgroup_matrix<T, 8, 8> b;
-        b.thread_elements() = vec<T, 2>(inputs.of[0][i][e], inputs.of[1][i][e]);
+        b.thread_elements() = vec<T, 2>(inputs[0][i][e], inputs[1][i][e]);
 #pragma unroll
         for (int t = 0; t < TILES; ++t) {
           vec<T, 2> two;
-          packed::two_values(two, weights.blocks, t, i, e, weights.scales[i / 2][t],
-                             weights.biases[t], exponent);
+          packed::two_values(two, blocks, t, i, e, scales_of[i / 2][t], biases_of[t], exponent);
           simdgroup_matrix<T, 8, 8> a;
           a.thread_elements() = two;
           simdgroup_multiply_accumulate(sums[t], a, b, sums[t]);
@@ -475,18 +400,24 @@ kernel void quantized_matmul_skinny_simdgroup_matrix(
   for (int t = 0; t < TILES; ++t) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      parts[simdgroup][(of.column + e) * TILES * 8 + t * 8 + of.row] = sums[t].thread_elements()[e];
+      parts[simdgroup][(column_of + e) * TILES * 8 + t * 8 + row_of] = sums[t].thread_elements()[e];
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (indices.in_range) {
-    const skinny::StoreRow<T> store{result + pair * p.rows * p.columns,
-                                    bias,
-                                    packed::global_factor(global_scale, p.right),
-                                    p.rows,
-                                    p.columns,
-                                    p.has_bias};
-    store_tiles<TILES>(store, parts, column, simdgroup * 32 + lane);
+  const float factor = packed::global_factor(global_scale, p.right);
+  for (int i = static_cast<int>(simdgroup * 32 + lane); i < p.rows * TILES * 8; i += kSplits * 32) {
+    const int at = column + i % (TILES * 8);
+    if (at < p.columns && indices.in_range) {
+      float total = 0.0f;
+      for (int s = 0; s < kSplits; ++s) {
+        total += parts[s][i];
+      }
+      total *= factor;
+      if (p.has_bias) {
+        total += static_cast<float>(bias[at]);
+      }
+      result[(pair * p.rows + i / (TILES * 8)) * p.columns + at] = static_cast<T>(total);
+    }
   }
 }
 
@@ -562,19 +493,40 @@ struct Packed {
 
   packed::Matrix<T> matrix;
   bool is_transposed;
-
-  inline packed::EightValues eight(int64_t line, int64_t k, int first) const {
-    return is_transposed ? matrix.eight(k, line + first) : matrix.eight(line, k + first);
-  }
 };
 
 template <int COUNT, typename E, typename T>
 inline void stage_run(threadgroup E* to, Packed<T> from, int64_t line, int64_t k, int left) {
-  stage_eights<COUNT>(to, from, line, k, left);
+  for (int first = 0; first < COUNT; first += 8) {
+    if (first < left) {
+      const packed::EightValues values = from.is_transposed ? from.matrix.eight(k, line + first)
+                                                            : from.matrix.eight(line, k + first);
+      for (int e = 0; e < 8; ++e) {
+        to[first + e] = static_cast<E>(values.of[e]);
+      }
+    } else {
+      for (int e = 0; e < 8; ++e) {
+        to[first + e] = E(0);
+      }
+    }
+  }
 }
 
 }  // namespace matmul
 }  // namespace metalops
+
+template <typename T>
+struct store_with_bias {
+  device T* result;
+  device const T* bias;
+  int columns;
+  bool has_bias;
+
+  inline void operator()(int row, int column, matmul::Sums<1> sums) const {
+    const float offset = has_bias ? static_cast<float>(bias[column]) : 0.0f;
+    result[static_cast<int64_t>(row) * columns + column] = static_cast<T>(sums.of[0] + offset);
+  }
+};
 
 // Tile GEMM with quantised weights. One threadgroup per tile.
 template <typename T, typename Tile>
@@ -602,8 +554,8 @@ kernel void quantized_matmul_tiles(
                            p.right, of.right),
       p.right_transposed};
   const matmul::Place place{uint2(group % across, group / across % down), index, simdgroup, lane};
-  const matmul::StoreWithBias<T> epilogue{result + pair * p.rows * p.columns, bias, p.columns,
-                                          p.has_bias};
+  const store_with_bias<T> epilogue{result + pair * p.rows * p.columns, bias, p.columns,
+                                    p.has_bias};
   matmul::multiply_tile<Tile>(a, b, matmul::Sizes{p.rows, p.columns, p.inner}, epilogue, workspace,
                               place);
 }
