@@ -710,18 +710,17 @@ inline float4 four(Matrix matrix, int64_t line, int k, int inner) {
                 k + 2 < inner ? static_cast<float>(from[2]) : 0.0f, 0.0f);
 }
 
-// The first row and column of a simdgroup's block of ROWS x COLUMNS elements, where a threadgroup
-// has four simdgroups side by side, and threadgroups cover a result of `columns` columns row by
-// row.
+// The first row and column of a threadgroup that has four simdgroups side by side, with a block of
+// ROWS x COLUMNS elements each. Threadgroups cover a result of `columns` columns row by row.
 struct SkinnyBlock {
   int row;
   int column;
 };
 template <int ROWS, int COLUMNS>
-inline SkinnyBlock skinny_block_of(uint group, int columns, uint simdgroup) {
+inline SkinnyBlock skinny_block_of(uint group, int columns) {
   const uint across = (static_cast<uint>(columns) + 4 * COLUMNS - 1) / (4 * COLUMNS);
   return {static_cast<int>(group / across) * ROWS,
-          static_cast<int>(group % across * 4 + simdgroup) * COLUMNS};
+          static_cast<int>(group % across) * (4 * COLUMNS)};
 }
 
 // Skinny GEMM: one simdgroup computes ROWS x COLUMNS elements from (row, column) on, and its lanes

@@ -116,10 +116,11 @@ kernel void linear_act_skinny(device T* result [[buffer(0)]], device T* before [
   const matmul::Dense<T> b{right, parameters.right_stride, false};
   const matmul::Sizes sizes{parameters.rows, parameters.columns, parameters.inner};
   const matmul::SkinnyBlock block =
-      matmul::skinny_block_of<ROWS, COLUMNS>(group, parameters.columns, simdgroup);
+      matmul::skinny_block_of<ROWS, COLUMNS>(group, parameters.columns);
+  const int column = block.column + static_cast<int>(simdgroup) * COLUMNS;
   matmul::multiply_skinny<ROWS, COLUMNS, PRODUCTS>(
-      a, b, sizes, epilogue_of<T, PRODUCTS>(result, before, bias, parameters), block.row,
-      block.column, lane);
+      a, b, sizes, epilogue_of<T, PRODUCTS>(result, before, bias, parameters), block.row, column,
+      lane);
 }
 
 // Computes the gradient with respect to the pre-activation; for ReLU, `before` may be the result.

@@ -87,10 +87,11 @@ kernel void scaled_mm_skinny(
   const Coded<Scales> b = coded<Scales>(right, table, scales, parameters, index, 128);
   const matmul::Sizes sizes{parameters.rows, parameters.columns, parameters.inner};
   const matmul::SkinnyBlock block =
-      matmul::skinny_block_of<ROWS, COLUMNS>(group, parameters.columns, simdgroup);
+      matmul::skinny_block_of<ROWS, COLUMNS>(group, parameters.columns);
+  const int column = block.column + static_cast<int>(simdgroup) * COLUMNS;
   matmul::multiply_skinny<ROWS, COLUMNS, 1>(
       a, b, sizes, epilogue_of(result, row_scales, column_scales, bias, result_scale, parameters),
-      block.row, block.column, lane);
+      block.row, column, lane);
 }
 
 #define REGISTER_TILE(NAME, SCALES, SCALE_NAME, ...) \

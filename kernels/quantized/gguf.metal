@@ -89,10 +89,9 @@ kernel void gguf_skinny(device T* result [[buffer(0)]], device const T* left [[b
                         uint simdgroup [[simdgroup_index_in_threadgroup]],
                         uint lane [[thread_index_in_simdgroup]]) {
   constexpr int columns = 2;
-  const matmul::SkinnyBlock block =
-      matmul::skinny_block_of<ROWS, columns>(group, p.columns, simdgroup);
+  const matmul::SkinnyBlock block = matmul::skinny_block_of<ROWS, columns>(group, p.columns);
   const int row = block.row;
-  const int column = block.column;
+  const int column = block.column + static_cast<int>(simdgroup) * columns;
   float sums[ROWS][columns];
   for (int r = 0; r < ROWS; ++r) {
     for (int c = 0; c < columns; ++c) {
