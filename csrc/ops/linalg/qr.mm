@@ -18,8 +18,8 @@
 #include <vector>
 
 #include <csrc/ops/common/outputs.h>
-#include <csrc/plans/linalg/launch_lengths.h>
 #include <csrc/ops/linalg/common/reflectors.h>
+#include <csrc/plans/linalg/launch_lengths.h>
 
 namespace {
 

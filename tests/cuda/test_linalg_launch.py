@@ -1,0 +1,72 @@
+"""metalops.cuda.linalg on a GPU.
+
+This needs a GPU and nothing that is compiled: in a source tree,
+`PYTHONPATH=python pytest --noconftest tests/cuda/test_linalg_launch.py`.
+"""
+
+import pytest
+import torch
+from metalops.cuda import linalg
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="there is no NVIDIA GPU, or torch has no CUDA"
+)
+DTYPES = (torch.float32, torch.complex64)
+EPSILON = 2.0**-23
+
+
+def matrices(*sizes, dtype, seed=0):
+    torch.manual_seed(seed)
+    return torch.randn(sizes, dtype=dtype, device="cuda")
+
+
+def wide(x):
+    return x.to(torch.complex128 if x.is_complex() else torch.float64)
+
+
+def error(difference, a):
+    """In units of n eps and the matrix's norm."""
+    norm = torch.linalg.matrix_norm(a, 1).amax().item()
+    return torch.linalg.matrix_norm(difference, 1).amax().item() / (norm * a.shape[-1] * EPSILON)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", [(5, 4, 4), (16, 16), (3, 50, 20), (20, 300), (2, 257, 257), (1024, 1024)], ids=str)  # fmt: skip
+def test_lu(size, dtype):
+    a = matrices(*size, dtype=dtype)
+    factors, pivots, info = linalg.lu_factor_ex(a)
+    assert not info.any()
+    p, lower, upper = torch.lu_unpack(wide(factors), pivots)
+    assert error(p @ lower @ upper - wide(a), wide(a)) < 5
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("n", [1, 7, 16, 40, 200, 1024])
+def test_cholesky(n, upper, dtype):
+    a = matrices(2, n, n, dtype=dtype)
+    a = a @ a.mH / n + torch.eye(n, device="cuda")
+    factor = wide(linalg.cholesky(a, upper=upper))
+    product = factor.mH @ factor if upper else factor @ factor.mH
+    assert error(product - wide(a), wide(a)) < 5
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("adjoint", [False, True])
+@pytest.mark.parametrize("n", [5, 60, 300])
+def test_solutions_of_transposed_views(n, adjoint, dtype):
+    a = matrices(2, n, n, dtype=dtype).mT + n * torch.eye(n, device="cuda")
+    b = matrices(2, 3, n, dtype=dtype).mT
+    x = linalg.lu_solve(*linalg.lu_factor(a), b, adjoint=adjoint)
+    expected = torch.linalg.solve(wide(a.mH if adjoint else a), wide(b))
+    torch.testing.assert_close(wide(x), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(linalg.solve(a, b), torch.linalg.solve(a, b), atol=1e-4, rtol=1e-4)
+
+
+def test_matrices_without_elements_and_without_factors():
+    assert linalg.lu_factor(torch.ones(0, 3, 3, device="cuda")).pivots.shape == (0, 3)
+    assert linalg.cholesky(torch.ones(2, 0, 0, device="cuda")).shape == (2, 0, 0)
+    with pytest.raises(torch.linalg.LinAlgError, match="minor of order 1 "):
+        linalg.cholesky(torch.zeros(40, 40, device="cuda"))
+    with pytest.raises(RuntimeError, match="is zero"):
+        linalg.lu_factor(torch.zeros(40, 40, device="cuda"))
