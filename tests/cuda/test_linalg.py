@@ -1,7 +1,7 @@
 """metalops.cuda.linalg on a GPU.
 
 This needs a GPU and nothing that is compiled: in a source tree,
-`PYTHONPATH=python pytest --noconftest tests/cuda/test_linalg_launch.py`.
+`PYTHONPATH=python pytest --noconftest tests/cuda/test_linalg.py`.
 """
 
 import pytest
