@@ -3,6 +3,7 @@
 import platform
 import shutil
 import stat
+import subprocess
 import warnings
 
 import pytest
@@ -167,3 +168,33 @@ def test_every_compiler_builds_kernels(monkeypatch, name):
     out = torch.zeros(1)
     library.launch("k", [out, torch.tensor([4.0])], 1, 1)
     assert out[0] == 8 and library.build.startswith(name)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (1, "g++: fatal error: Killed signal terminated program cc1plus"),
+        (1, "clang++-19: error: unable to execute command: Killed"),
+        (-15, ""),
+    ],
+)
+def test_a_compiler_that_is_ended_is_no_error_of_the_source(monkeypatch, code, message):
+    """It was taken for one of the group loops, so the kernels ran on fibers from then on."""
+    source = f"""
+    kernel void f_{abs(code)}_{len(message)}(device float* x [[buffer(0)]], uint i [[thread_position_in_threadgroup]]) {{
+      threadgroup float y[32];
+      y[i] = x[i];
+      threadgroup_barrier(metal::mem_flags::mem_threadgroup);
+      x[i] = y[31 - i];
+    }}"""
+    ended = subprocess.CompletedProcess([], code, b"", message.encode())
+    run = compiler.Compiler.run
+
+    def of_kernels(self, arguments, **options):
+        return ended if "-shared" in arguments and "-lm" in arguments else run(self, arguments, **options)  # fmt: skip
+
+    compiler.find()  # which tries compilers
+    monkeypatch.setattr(compiler.Compiler, "run", of_kernels)
+    with pytest.raises(RuntimeError, match="the compiler was ended while it compiled") as caught:
+        msl.compile_source("#include <metal_stdlib>\n" + source)
+    assert (message or "signal 15") in str(caught.value)

@@ -91,8 +91,15 @@ def torch_version() -> str:
     return match.group(1) if match else ""
 
 
+# g++ and clang tell that the program which compiles was ended from outside, for example for want of memory.
+_ENDED = re.compile(
+    r"(Killed|Terminated|Interrupt) signal terminated program|execute command: (Killed|Terminated)"
+)
+
+
 def compile_emitted(emitted: HostCode, output: str, options: Options, metal: str = "") -> None:
-    """Builds a shared library from emitted C++. Raises SyntaxError with positions of the user's source.
+    """Builds a shared library from emitted C++. Raises SyntaxError with positions of the user's source, and RuntimeError
+    if the compiler is ended by a signal.
 
     metal: the preprocessed source, which the library embeds.
 
@@ -135,8 +142,15 @@ def compile_emitted(emitted: HostCode, output: str, options: Options, metal: str
             _write(source, emitted.without_markers())
             again = host.run([*flags, "-fsyntax-only", source])
             result = again if again.returncode else result
+        messages = result.stderr.decode(errors="replace")
+        if result.returncode < 0 or (result.returncode and _ENDED.search(messages)):
+            last = messages.strip().rpartition("\n")[2] or f"signal {-result.returncode}"
+            raise RuntimeError(
+                f"metalops: the compiler was ended while it compiled {emitted.lines.main_file}, perhaps for want of memory: "
+                f"{last}"
+            )
         if result.returncode:
-            raise syntax_error(explain(result.stderr.decode(errors="replace"), source, emitted))
+            raise syntax_error(explain(messages, source, emitted))
     if "-fsyntax-only" not in flags:
         _check_object(output, emitted, bool(options.sanitize))
 
