@@ -75,6 +75,7 @@ struct Result {
 };
 
 thread_local std::string error;
+thread_local bool is_too_large;
 
 }  // namespace
 }  // namespace metalops::plans
@@ -111,18 +112,19 @@ METALOPS_C_INTERFACE Result* metalops_plan_make(const Entry* entry, const void* 
     entry->add_steps(result->plan, call, *device);
     for (const auto& step : result->plan.steps()) {
       result->steps.push_back(&step);
-      std::string name;
-      for (const auto* part : step.name) {
-        name += part;
-      }
-      result->names.push_back(std::move(name));
+      result->names.push_back(step.name.text());
     }
     return result.release();
   } catch (const std::exception& problem) {
+    using metalops::plans::TooLarge;
     metalops::plans::error = problem.what();
+    metalops::plans::is_too_large = dynamic_cast<const TooLarge*>(&problem) != nullptr;
     return nullptr;
   }
 }
+
+// Returns true if the last error of this thread is a TooLarge.
+METALOPS_C_INTERFACE bool metalops_plan_is_too_large() { return metalops::plans::is_too_large; }
 
 METALOPS_C_INTERFACE const char* metalops_plan_error() { return metalops::plans::error.c_str(); }
 

@@ -1,11 +1,11 @@
 // A launch plan: which kernels an operator launches, computed from plain numbers.
 //
-// A family's plan function (csrc/plans/X.h) takes views of the operator's tensors (sizes, strides,
-// dtypes, no memory), its options and the limits of the device, and adds steps to a plan: launches
-// with the kernel's name, grid, threadgroup, parameters and buffers, and the copies and matrix
-// products between them. Whoever has a device runs the steps: csrc/ops/common/run_plan.h on mps,
-// python/metalops/ops/_cuda/plan.py on CUDA tensors. So this folder includes neither torch (but for
-// <c10/metal/common.h>, which kernels include too) nor Metal nor CUDA.
+// A family's plan function (csrc/plans/S/X.h) takes views of the operator's tensors (sizes,
+// strides, dtypes, no memory), its options and the limits of the device, and adds steps to a plan:
+// launches with the kernel's name, grid, threadgroup, parameters and buffers, and the copies and
+// matrix products between them. Whoever has a device runs the steps: csrc/ops/common/run_plan.h on
+// mps, python/metalops/ops/_cuda/plan.py on CUDA tensors. So this folder includes neither torch
+// (but for <c10/metal/common.h>, which kernels include too) nor Metal nor CUDA.
 #pragma once
 #include <metalops/launch_grid.h>
 
@@ -174,6 +174,12 @@ struct View {
   }
 };
 
+// An error of plan functions: the sizes of a call are beyond what kernels or launches can take.
+class TooLarge : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 // Limits of the device on which a plan will run.
 struct Device {
   int64_t multiprocessors = 0;             // of an NVIDIA GPU; 0: not known
@@ -208,6 +214,14 @@ class Name {
       sum.parts_[sum.count_++] = other.parts_[i];
     }
     return sum;
+  }
+
+  std::string text() const {
+    std::string result;
+    for (const auto* part : *this) {
+      result += part;
+    }
+    return result;
   }
 
   const char* const* begin() const { return parts_.data(); }
@@ -314,12 +328,20 @@ class Plan {
   }
 
   // Launches a kernel. arguments: in the order of the kernel's buffers: views (bound at their
-  // start; an absent one binds nothing), kErrors, numbers and parameter structs.
+  // start; an absent one binds nothing), kErrors, numbers and parameter structs. Throws TooLarge
+  // for a side of 2^32 threads.
   template <class... Arguments>
   void launch(const Library& library, const Name& name, const LaunchGrid& grid,
               const Arguments&... arguments) {
     if (grid.is_empty()) {
       return;
+    }
+    constexpr uint64_t kLongest = (uint64_t{1} << 32) - 1;
+    const auto& threads = grid.threads;
+    if (std::max({threads[0], threads[1], threads[2]}) > kLongest) {
+      throw TooLarge(name.text() + ": a grid of " + std::to_string(threads[0]) + " times " +
+                     std::to_string(threads[1]) + " times " + std::to_string(threads[2]) +
+                     " threads is too large for MPS");
     }
     static_assert(sizeof...(arguments) <= Step::kMostArguments, "Metal has 31 buffers");
     auto& step = steps_.emplace_back();
@@ -418,12 +440,12 @@ class Plan {
   KeptValues kept_;
 };
 
-// Throws std::runtime_error if a size is larger than `largest`. what: names it, as in
+// Throws TooLarge if a size is larger than `largest`. what: names it, as in
 // "paged_attention: keys".
 inline void check_size(int64_t size, int64_t largest, const char* what) {
   if (size > largest) {
-    throw std::runtime_error(std::string(what) + " of size " + std::to_string(size) +
-                             " is too large for MPS");
+    throw TooLarge(std::string(what) + " of size " + std::to_string(size) +
+                   " is too large for MPS");
   }
 }
 

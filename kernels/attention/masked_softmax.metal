@@ -107,11 +107,13 @@ inline float shift_of(float running_max) { return running_max == -INFINITY ? 0.0
 
 struct Simdgroup {
   static constexpr constant bool kIsThreadgroup = false;
+  static void wait() {}
   static float sum(threadgroup float*, float part, uint, uint) { return simd_sum(part); }
 };
 
 struct Threadgroup {
   static constexpr constant bool kIsThreadgroup = true;
+  static void wait() { threadgroup_barrier(mem_flags::mem_threadgroup); }
   static float sum(threadgroup float* shared, float part, uint lane, uint lanes) {
     return c10::metal::threadgroup_sum(shared, part, lane, lanes);
   }
@@ -125,6 +127,7 @@ inline float rescaled(float sum, float running_max, float new_max) {
 // Returns the max of a row and the sum of its exponentials relative to it, from those of a
 // threadgroup's threads. Every simdgroup combines the partial results of all of them, which takes
 // one barrier.
+template <typename Team>
 inline float2 combined(threadgroup float2* shared, float running_max, float total, uint simd_lane,
                        uint simd, uint simds) {
   const float simd_row_max = simd_max(running_max);
@@ -132,7 +135,7 @@ inline float2 combined(threadgroup float2* shared, float running_max, float tota
   if (simd_lane == 0) {
     shared[simd] = float2(simd_row_max, simd_total);
   }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
+  Team::wait();
   const float2 part = simd_lane < simds ? shared[simd_lane] : float2(-INFINITY, 0.0f);
   const float row_max = simd_max(part.x);
   return float2(row_max, simd_sum(rescaled(part.y, part.x, row_max)));
@@ -196,7 +199,7 @@ kernel void masked_softmax_kept_rows(
   }
   float factor = 0.0f;
   if (Team::kIsThreadgroup) {
-    const float2 of_row = combined(shared, running_max, total, simd_lane, simd, simds);
+    const float2 of_row = combined<Team>(shared, running_max, total, simd_lane, simd, simds);
     factor = precise::exp(running_max - of_row.x) / of_row.y;
   } else {
     factor = 1.0f / simd_sum(total);
@@ -330,8 +333,8 @@ template <typename T, typename Mask, bool kAligned>
             precise::exp(score - shift_of(next));
     running_max = next;
   }
-  const float2 of_row = combined(shared, running_max, total, lane % kSimdgroup, lane / kSimdgroup,
-                                 lanes / kSimdgroup);
+  const float2 of_row = combined<Threadgroup>(shared, running_max, total, lane % kSimdgroup,
+                                              lane / kSimdgroup, lanes / kSimdgroup);
   const float row_max = of_row.x;
   const float factor = 1.0f / of_row.y;
   for (int64_t first = 0; first < packs; first += kAtOnce * lanes) {

@@ -216,7 +216,10 @@ template <typename T, uint N>
 METAL_FUNC void store_vector(thread Pack<T> (&x)[N / 4], device T* vector, int64_t stride, int size,
                              bool is_conjugated) {
   for (int b = 0; b < int(N / 4); ++b) {
-    const Pack<T> own = is_conjugated ? conjugate(x[b]) : x[b];
+    Pack<T> own = x[b];
+    if (is_conjugated) {
+      own = conjugate(own);
+    }
     for (int e = 0; e < 4; ++e) {
       if (4 * b + e < size) {
         vector[(4 * b + e) * stride] = element(own, e);

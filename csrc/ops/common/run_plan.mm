@@ -99,8 +99,8 @@ void metalops::PlanRun::launch(const Step& step) const {
     name = name + *part;
   }
   auto& function = metalops::kernel(library, name);
-  // A kernel's buffers must be bound, also those that it does not read: they get one that it reads,
-  // because results come first.
+  // A kernel's buffers must be bound, also those that it does not read: they get the last one,
+  // which is rarely a result.
   const Tensor* absent = nullptr;
   for (int32_t i = step.arguments_count; absent == nullptr && i-- > 0;) {
     if (step.arguments[i].kind == ArgumentKind::kView) {

@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <stdexcept>
 #include <string>
 
 namespace metalops::plans {
@@ -61,9 +60,8 @@ int64_t attention_groups(const AttentionSizes& sizes, int64_t length, int64_t ti
   constexpr int64_t kMost = (int64_t{1} << 32) - 1;
   const auto groups = ceil_div(length, tile) * heads * sizes.batch;
   if (groups > kMost) {
-    throw std::runtime_error("attention: " + std::to_string(sizes.batch) + " times " +
-                             std::to_string(heads) + " heads of " + std::to_string(length) + " " +
-                             tokens + " are too many for MPS");
+    throw TooLarge("attention: " + std::to_string(sizes.batch) + " times " + std::to_string(heads) +
+                   " heads of " + std::to_string(length) + " " + tokens + " are too many for MPS");
   }
   return groups;
 }

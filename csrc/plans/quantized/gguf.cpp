@@ -2,7 +2,6 @@
 #include <csrc/plans/quantized/skinny_gemm.h>
 
 #include <limits>
-#include <stdexcept>
 #include <string>
 
 namespace metalops::plans {
@@ -97,8 +96,7 @@ GgufLayout gguf_layout(int64_t lines, int64_t line_bytes, GgufType type) {
 void gguf_dequantize(Plan& plan, const GgufDequantize& call, const Device&) {
   const auto rows = call.result.size(0);
   if (rows > std::numeric_limits<uint32_t>::max()) {
-    throw std::runtime_error("gguf_dequantize: " + std::to_string(rows) +
-                             " rows are too many for MPS");
+    throw TooLarge("gguf_dequantize: " + std::to_string(rows) + " rows are too many for MPS");
   }
   const auto layout =
       gguf_layout(call.data.size(0), call.data.size(1), static_cast<GgufType>(call.qtype));

@@ -5,7 +5,6 @@
 #include <array>
 #include <bit>
 #include <limits>
-#include <stdexcept>
 
 namespace metalops::plans {
 
@@ -166,7 +165,7 @@ void quantized_dequantize(Plan& plan, const QuantizedDequantize& call, const Dev
   const auto weights = readable(plan, call.weights, device);
   const auto rows = call.result.size(0);
   if (rows > kMostOfDimension) {
-    throw std::runtime_error("dequantize: " + std::to_string(rows) + " rows are too many for MPS");
+    throw TooLarge("dequantize: " + std::to_string(rows) + " rows are too many for MPS");
   }
   plan.launch("quantized", Name("quantized_dequantize_") + call.result.type,
               grid_of_elements(weights.layout.inner / 8, rows, 1), call.result, weights.codes,
@@ -192,9 +191,9 @@ void quantized_matmul(Plan& plan, const QuantizedMatmul& call, const Device& dev
   const auto tile = tile_of(p, pairs, type);
   const auto groups = tile.groups(pairs, p.rows, p.columns);
   if (groups > kMostOfDimension) {
-    throw std::runtime_error("quantized_matmul: a result of sizes [" + std::to_string(pairs) +
-                             ", " + std::to_string(p.rows) + ", " + std::to_string(p.columns) +
-                             "] is too large for MPS");
+    throw TooLarge("quantized_matmul: a result of sizes [" + std::to_string(pairs) + ", " +
+                   std::to_string(p.rows) + ", " + std::to_string(p.columns) +
+                   "] is too large for MPS");
   }
   plan.launch({"quantized_matmul", /*has_products=*/p.rows > kMostSkinnyRows},
               tile.kernel + "_" + type, grid_of_threadgroups(groups, tile.threads), call.result, x,

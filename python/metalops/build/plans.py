@@ -19,7 +19,7 @@ def sources(root: str) -> list[str]:
 
 def headers(root: str) -> list[str]:
     """Returns the headers that the library's sources include from the source tree, and maybe others."""
-    patterns = ("csrc/plans/**/*.h", "kernels/**/*.h")
+    patterns = ("csrc/plans/**/*.h", "kernels/**/*.h", "python/metalops/include/metalops/*.h")
     return sorted(x for p in patterns for x in glob(p, root_dir=root, recursive=True))
 
 

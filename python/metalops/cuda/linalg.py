@@ -1,4 +1,5 @@
-"""Factorisations on CUDA tensors by metalops' own kernels, with the signatures and results of torch.linalg.
+"""Factorisations on CUDA tensors by metalops' own kernels, with the results and errors of torch.linalg. There are no
+derivatives, no ``out=`` and no ``left=False``.
 
     from metalops.cuda import linalg
 
@@ -119,6 +120,10 @@ def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, adjoint: bool = False) ->
     _check(name, LU)
     _check_square(name, LU)
     n = LU.shape[-1]
+    if torch.is_grad_enabled() and B.requires_grad:
+        raise RuntimeError(
+            f"{name}: B requires grad, and there are no derivatives here; see torch.linalg"
+        )
     if B.dtype != LU.dtype or B.device != LU.device or B.dim() < 2 or B.shape[-2] != n:
         raise RuntimeError(
             f"{name}: B must be matrices of {n} rows, {LU.dtype} on {LU.device}, but has shape {list(B.shape)}, {B.dtype} on "
@@ -133,14 +138,12 @@ def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, adjoint: bool = False) ->
     x = B.new_empty([*batch, *B.shape[-2:]])
     if x.numel() == 0:
         return x
-    factors = LU.mT if adjoint else LU
-    factors = factors.conj() if adjoint else factors
     plan.run(
         "lu_solve",
         x,
         x=_as_batch(x),
-        factors=_as_batch((factors.mT if adjoint else factors).expand(*batch, n, n)),
-        pivots=pivots.expand(*batch, n).reshape(-1, n),
+        factors=_as_batch((LU.conj() if adjoint else LU).expand(*batch, n, n)),
+        pivots=pivots.expand(*batch, n).reshape(-1, n).contiguous(),
         b=_as_batch(B.expand(x.shape)),
         is_transposed=adjoint,
     )
@@ -173,6 +176,10 @@ def _check(name: str, A: Tensor) -> None:
         )
     if A.dtype not in _DTYPES:
         raise RuntimeError(f"{name}: A must be float32 or complex64, but is {A.dtype}")
+    if torch.is_grad_enabled() and A.requires_grad:
+        raise RuntimeError(
+            f"{name}: A requires grad, and there are no derivatives here; see torch.linalg"
+        )
     if A.device.type != _DEVICE:
         raise RuntimeError(f"{name}: A must be on a CUDA device, but is on {A.device}")
 

@@ -154,6 +154,29 @@ def test_solutions(on_the_software_device, n, adjoint, dtype):
     torch.testing.assert_close(vector, torch.linalg.solve(a, b[0, :, 0]), atol=1e-4, rtol=1e-4)
 
 
+def test_pivots_of_any_strides_and_broadcast_matrices(on_the_software_device):
+    a, b = (
+        matrices((20, 20), torch.float32) + 20 * torch.eye(20),
+        matrices((3, 20, 2), torch.float32),
+    )
+    LU, pivots = linalg.lu_factor(a.to("mps"))
+    strided = torch.stack([pivots, pivots], 1)[:, 0]
+    for given in (pivots, strided):
+        x = linalg.lu_solve(LU, given, b.to("mps")).cpu()
+        torch.testing.assert_close(a @ x, b, atol=1e-4, rtol=1e-4)
+
+
+def test_there_are_no_derivatives(on_the_software_device):
+    a = torch.eye(20, device="mps", requires_grad=True)
+    for call in (linalg.cholesky, linalg.lu_factor, lambda a: linalg.solve(a, a)):
+        with pytest.raises(RuntimeError, match="A requires grad"):
+            call(a)
+    with pytest.raises(RuntimeError, match="B requires grad"):
+        linalg.solve(a.detach(), a)
+    with torch.no_grad():
+        assert linalg.cholesky(a).shape == (20, 20)
+
+
 def test_what_has_no_factors_is_an_error(on_the_software_device):
     zero = torch.zeros(2, 20, 20, device="mps")
     with pytest.raises(torch.linalg.LinAlgError, match=r"Batch element 0.*minor of order 1 "):

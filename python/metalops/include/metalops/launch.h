@@ -119,6 +119,9 @@ template <class... Arguments>
 METALOPS_HIDDEN inline void launch_grid(at::native::mps::MetalShaderLibrary& library,
                                         const KernelName& name, const std::array<uint64_t, 3>& grid,
                                         const Arguments&... arguments) {
+  if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) {
+    return;
+  }
   constexpr uint64_t kLongest = (uint64_t{1} << 32) - 1;
   TORCH_CHECK(std::max({grid[0], grid[1], grid[2]}) <= kLongest, name.text(), ": a grid of ",
               grid[0], " times ", grid[1], " times ", grid[2], " threads is too large for MPS");

@@ -3,6 +3,7 @@ csrc/plans/attention/attention_decode.h, as csrc/ops/attention/attention_decode.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from torch import Tensor
@@ -83,7 +84,7 @@ def merge_backward(grads: list[Tensor], parts: list[Tensor], gradients: list[Ten
         "attention_decode_merge_backward",
         parts[0],
         grad_out=_rows(grad_out),
-        grad_lse=grad_lse.reshape(-1),
+        grad_lse=_flat(grad_lse),
         **dict(zip(_PARTS, _flat_parts(parts), strict=True)),
         **{f"grad_{name}": x for name, x in zip(_PARTS, _flat_parts(gradients), strict=True)},
     )
@@ -93,9 +94,13 @@ _PARTS = ("out_a", "lse_a", "out_b", "lse_b")
 
 
 def _flat_parts(parts: list[Tensor]) -> list[Tensor]:
-    return [x.reshape(-1) if i % 2 else _rows(x) for i, x in enumerate(parts)]
+    return [_flat(x) if i % 2 else _rows(x) for i, x in enumerate(parts)]
+
+
+def _flat(x: Tensor) -> Tensor:
+    return x.reshape(-1).contiguous()
 
 
 def _rows(x: Tensor) -> Tensor:
     """Returns (..., E) as contiguous rows."""
-    return x.contiguous().view(-1, x.shape[-1])
+    return x.contiguous().view(math.prod(x.shape[:-1]), x.shape[-1])

@@ -15,7 +15,6 @@ import functools
 import hashlib
 import os
 import struct
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -23,6 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ... import _locks
 from . import kernel_file
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -264,6 +264,7 @@ class _Functions:
             "metalops_plan_sizes": ctypes.POINTER(ctypes.c_int64),
             "metalops_plan_make": ctypes.c_void_p,
             "metalops_plan_error": ctypes.c_char_p,
+            "metalops_plan_is_too_large": ctypes.c_bool,
             "metalops_plan_free": None,
             "metalops_plan_steps_count": ctypes.c_int64,
             "metalops_plan_step": ctypes.POINTER(_Step),
@@ -294,7 +295,7 @@ class _Functions:
             for name, entry in self._entries.items()
         }
         self._plans: OrderedDict[tuple, Plan] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = _locks.lock()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -347,7 +348,8 @@ class _Functions:
             _DEVICE.pack(*limits),
         )
         if result is None:
-            raise TooLarge(library.metalops_plan_error().decode())
+            kind = TooLarge if library.metalops_plan_is_too_large() else RuntimeError
+            raise kind(library.metalops_plan_error().decode())
         result = ctypes.c_void_p(result)
         try:
             buffers = library.metalops_plan_buffers(result)
@@ -365,9 +367,6 @@ class _Functions:
             )
         finally:
             library.metalops_plan_free(result)
-        for step in plan.steps:
-            if isinstance(step, Launch) and max(step.grid) > kernel_file.MOST_THREADS:
-                raise TooLarge(f"{step.kernel}: a grid of {step.grid} threads is too large")
         return plan
 
 
