@@ -173,7 +173,7 @@ def test_sizes_beyond_the_kernels_integers_are_refused():
     with pytest.raises(plans.TooLarge, match="attention: queries of size 1073741825 is too large"):
         forward(call_of(long, long, long))
     many = long[:, :, :1].expand(2**25, 2, 9, 1)
-    with pytest.raises(plans.TooLarge, match=r"attention_forward_.*: a grid of \(8589934592,\)"):
+    with pytest.raises(plans.TooLarge, match="attention_forward_.*: a grid of 8589934592 times 1 "):
         forward(call_of(many, many, many), M1)
     most = long[:, :, :1].expand(2**25, 64, 33, 1)
     with pytest.raises(plans.TooLarge, match="33554432 times 64 heads of 33 queries are too many"):
