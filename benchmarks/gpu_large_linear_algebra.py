@@ -3,25 +3,24 @@
     python benchmarks/gpu_large_linear_algebra.py record large.pickle   # on the software device
     python benchmarks/gpu_large_linear_algebra.py run large.pickle      # on a GPU, without a compiled part of metalops
 
-A large factorisation is many launches, which the host part of its operator makes, and that runs on mps tensors only. So
-`record` writes down what the operator does with a matrix: the launches of our kernels, and the calls of torch's own operators
-between them (products of matrices, copies). `run` does the same with the same matrix on a GPU, all of it from the matrix on,
-and checks the factors there. Ours is timed in CUDA graphs, without what it costs to launch from Python; torch's operators as they are
-called. eig asks after each sweep what comes next, and does so here too.
+LU and Cholesky are those of metalops.cuda.linalg. The host parts of the other factorisations run on mps tensors only, so
+`record` writes down what they do with a matrix (metalops.trace.operators), and `run` does the same with the same matrix on a
+GPU, all of it from the matrix on. The factors are checked there. Ours is timed in CUDA graphs, without what it costs to launch
+from Python; torch's operators as they are called. eig asks after each sweep what comes next, and does so here too.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import pickle
 import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from metalops.cuda import linalg
+from metalops.trace import operators
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 EPSILON = 2.0**-23
 BOUND = 5
@@ -83,7 +82,7 @@ def _symmetric(a: Tensor) -> Tensor:
 
 
 def _positive(a: Tensor) -> Tensor:
-    return a @ a.mH / len(a) + torch.eye(len(a), dtype=a.dtype)
+    return a @ a.mH / len(a) + torch.eye(len(a), dtype=a.dtype, device=a.device)
 
 
 def _same(a: Tensor) -> Tensor:
@@ -91,12 +90,14 @@ def _same(a: Tensor) -> Tensor:
 
 
 class Case(NamedTuple):
-    """make: the matrix, of a random one. difference: of the matrix and the factors, what should be zero."""
+    """make: the matrix, of a random one. difference: of the matrix and the factors, what should be zero. ours: the same
+    function of metalops.cuda.linalg, where there is one."""
 
     function: Callable[[Tensor], Any]
     make: Callable[[Tensor], Tensor]
     difference: Callable[..., Tensor] | None
     bound: float = BOUND
+    ours: Callable[[Tensor], Factors] | None = None
 
 
 CASES = {
@@ -106,265 +107,32 @@ CASES = {
     "svdvals": Case(_svdvals, _same, None),
     "eig": Case(torch.linalg.eig, _same, _of_eig, BOUND_OF_EIG),
     "qr": Case(torch.linalg.qr, _same, _of_qr),
-    "lu_factor": Case(torch.linalg.lu_factor, _same, _of_lu),
-    "cholesky": Case(torch.linalg.cholesky, _positive, _of_cholesky),
+    "lu_factor": Case(
+        torch.linalg.lu_factor, _same, _of_lu, ours=lambda a: linalg.lu_factor_ex(a)[:2]
+    ),
+    "cholesky": Case(
+        torch.linalg.cholesky, _positive, _of_cholesky, ours=lambda a: linalg.cholesky_ex(a)[:1]
+    ),
     "inv": Case(torch.linalg.inv, _positive, _of_solve),
     "matrix_exp": Case(torch.linalg.matrix_exp, lambda a: a / len(a) ** 0.5, None),
 }
 
 
-def _factors(result: Any) -> Factors:
-    return tuple(result) if isinstance(result, (tuple, list)) else (result,)
-
-
-# ---- recording -------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """A tensor in a memory of the trace."""
-
-    memory: int | None  # None: it has no elements
-    offset: int  # in elements, as strides are
-    dtype: torch.dtype
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    is_conj: bool
-    is_neg: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Call:
-    """Of a torch operator: "aten::bmm" and its overload. Arguments have Places for tensors. results: where what it returns
-    belongs; None for what it wrote in place."""
-
-    name: str
-    overload: str
-    args: tuple
-    kwargs: dict[str, Any]
-    results: tuple[Place | None, ...]
-
-
-@dataclasses.dataclass
-class Recorded:
-    """trace: a metalops.trace.Trace whose events may be Calls too."""
-
-    function: str
-    matrix: Place
-    trace: Any
-    factors: tuple[Place, ...]
-
-
-def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Nested lists, tuples and dicts with each leaf changed."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(_mapped(one, change) for one in value)
-    if isinstance(value, dict):
-        return {name: _mapped(one, change) for name, one in value.items()}
-    return change(value)
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    _mapped(value, lambda one: found.append(one) if isinstance(one, Tensor) else None)
-    return found
-
-
-def _written(func: Any, args: tuple, kwargs: dict[str, Any]) -> list[Tensor]:
-    """The arguments in place of which an operator puts its results."""
-    bound = zip(func._schema.arguments, args, strict=False)
-    in_place = [x for a, x in bound if a.alias_info is not None and a.alias_info.is_write]
-    named = {a.name for a in func._schema.arguments if a.alias_info and a.alias_info.is_write}
-    return _tensors([in_place, [x for name, x in kwargs.items() if name in named]])
-
-
-# Operators that change no element.
-_OF_GEOMETRY = {"aten::as_strided_", "aten::resize_", "aten::_unsafe_view"}
-# Where the kernel for mps tensors may be registered.
-_KEYS = [
-    getattr(torch._C.DispatchKey, name)
-    for name in (
-        "MPS",
-        "CompositeExplicitAutogradNonFunctional",
-        "CompositeExplicitAutograd",
-        "CompositeImplicitAutograd",
-    )
-]
-
-
-class _Operators(TorchDispatchMode):
-    """Puts calls of operators that launch nothing of ours into the trace of a recorder."""
-
-    def __init__(self, recorder: Any):
-        super().__init__()
-        self.recorder = recorder
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        given = _tensors((args, kwargs))
-        device = kwargs.get("device")
-        made_here = torch.device(device or "cpu").type == "mps"
-        if not (all(x.is_mps for x in given) if given else made_here):
-            result = func(*args, **kwargs)
-            changed = [*_written(func, args, kwargs), *_tensors(result)]
-            self.recorder.forget([x for x in changed if x.is_mps])
-            return result
-        events = self.recorder.trace.events
-        for x in given:
-            self.recorder.show(x)
-        before = len(events)
-        with self:
-            key = next(key for key in _KEYS if func.has_kernel_for_dispatch_key(key))
-            result = func._op_dk(key, *args, **kwargs)
-        returned = _tensors(result)
-        name, _, overload = func.name().partition(".")
-        if name.startswith("aten::empty") or name == "aten::resize_":
-            self.recorder.take(returned)
-        elif len(events) == before and not func.is_view and name not in _OF_GEOMETRY:
-            self._add(name, overload, func, args, kwargs, returned)
-        return result
-
-    def _add(self, name, overload, func, args, kwargs, returned) -> None:
-        if not returned or not all(x.is_mps for x in returned):
-            return
-        written = set(map(id, _written(func, args, kwargs)))
-        place = self.recorder.place
-        self.recorder.trace.events.append(
-            Call(
-                name,
-                overload,
-                _mapped(args, lambda x: place(x) if isinstance(x, Tensor) else x),
-                _mapped(kwargs, lambda x: place(x) if isinstance(x, Tensor) else x),
-                tuple(None if id(x) in written else place(x) for x in returned),
-            )
-        )
-        self.recorder.take(returned)
-
-
-def _recorder() -> Any:
-    from metalops.trace import capture
-
-    class Recorder(capture.Recorder):
-        """Keeps what comes from the host, not what kernels and operators leave: another run finds that by itself."""
-
-        def _index(self, x: Tensor) -> int | None:
-            storage = x.untyped_storage()
-            size = storage.nbytes()
-            return self._memory(storage.data_ptr(), {"bytes": size}) if size else None
-
-        def _record_contents(self, index: int | None) -> None:
-            if index is not None and index not in self.known:
-                super()._record_contents(index)
-
-        def _result(self, index, arguments):
-            return None
-
-        def show(self, x: Tensor) -> None:
-            self._record_contents(self._index(x))
-
-        def take(self, written: list[Tensor]) -> None:
-            """The trace leaves there what is there now."""
-            for index in map(self._index, written):
-                if index is not None:
-                    self.known.setdefault(index, None)
-
-        def forget(self, written: list[Tensor]) -> None:
-            for index in map(self._index, written):
-                self.known.pop(index, None)
-
-        def place(self, x: Tensor) -> Place:
-            at = x.storage_offset()
-            return Place(
-                self._index(x), at, x.dtype, tuple(x.shape), x.stride(), x.is_conj(), x.is_neg()
-            )
-
-    return Recorder(None, capture.run_by_default)
-
-
 @torch.no_grad()
-def record(name: str, n: int, dtype: torch.dtype) -> Recorded:
-    from metalops import _host
+def record(name: str, n: int, dtype: torch.dtype) -> operators.Recording:
+    from metalops.trace import operators_capture
 
     case = CASES[name]
     a = case.make(torch.randn(n, n, dtype=dtype)).to("mps")
     case.function(a)  # so that libraries and constants are there
-    recorder = _recorder()
-    _host.set_launch_hook(recorder.record)
-    flavours = _host.set_elementwise_flavour("gpu", "gpu")
-    try:
-        with _Operators(recorder):
-            result = case.function(a)
-    finally:
-        _host.set_launch_hook(None)
-        _host.set_elementwise_flavour(*flavours)
-    factors = tuple(recorder.place(x) for x in _factors(result))
-    return Recorded(name, recorder.place(a), recorder.trace, factors)
+    return operators_capture.record(case.function, a)
 
 
 # ---- running ---------------------------------------------------------------------------------------
 
 
-class Replay:
-    """What was recorded, on a device of metalops.trace.replay."""
-
-    def __init__(self, recorded: Recorded, device: Any):
-        from metalops.trace import replay
-        from metalops.trace.format import Launch, Write
-
-        self.device = device.torch_device
-        trace = recorded.trace
-        self.recorded = recorded
-        self.memories = [replay._zeros(m.bytes, device) for m in trace.memories]
-        bare = dataclasses.replace(
-            trace, events=[e for e in trace.events if isinstance(e, (Launch, Write))]
-        )
-        libraries = replay._Libraries(bare, device)
-        self.steps: list[tuple[str, Callable[[], object]]] = []
-        for event in trace.events:
-            if isinstance(event, Write):
-                blob = torch.frombuffer(bytearray(trace.blobs[event.contents]), dtype=torch.uint8)
-                memory, there = self.memories[event.memory], blob.to(self.device)
-                self.steps.append(("write", lambda to=memory, there=there: to.copy_(there)))
-            elif isinstance(event, Call):
-                self.steps.append((event.name, self._call(event)))
-            else:
-                arguments = replay._arguments(event, self.memories)
-                run = replay.launching(event, libraries.library_of(event), arguments)
-                self.steps.append((event.kernel, run))
-
-    def tensor(self, place: Place) -> Tensor:
-        if place.memory is None:
-            return torch.empty_strided(
-                place.sizes, place.strides, dtype=place.dtype, device=self.device
-            )
-        memory = self.memories[place.memory]
-        elements = memory[: memory.numel() // place.dtype.itemsize * place.dtype.itemsize]
-        x = elements.view(place.dtype).as_strided(place.sizes, place.strides, place.offset)
-        x = x.conj() if place.is_conj else x
-        return torch._neg_view(x) if place.is_neg else x
-
-    def _call(self, call: Call) -> Callable[[], object]:
-        packet = getattr(torch.ops.aten, call.name.removeprefix("aten::"))
-        function = getattr(packet, call.overload or "default")
-
-        def there(value: Any) -> Any:
-            if isinstance(value, Place):
-                return self.tensor(value)
-            return self.device if isinstance(value, torch.device) else value
-
-        args, kwargs = _mapped(call.args, there), _mapped(call.kwargs, there)
-        places = [None if p is None else self.tensor(p) for p in call.results]
-
-        def run() -> None:
-            for to, x in zip(places, _tensors(function(*args, **kwargs)), strict=True):
-                if to is not None:
-                    to.copy_(x)
-
-        return run
-
-    @property
-    def factors(self) -> Factors:
-        return tuple(self.tensor(place) for place in self.recorded.factors)
+class Timed(operators.Replay):
+    """A recording whose parts can be timed."""
 
     def sections(self) -> list[list[Callable[[], object]]]:
         """The steps; of eig those before the sweeps, around a sweep, of a window of it, and behind the sweeps."""
@@ -398,7 +166,7 @@ class Replay:
         from metalops.ops._cuda import kernel_file
 
         types = kernel_file.header("eig_large")
-        launches = self.recorded.trace.launches
+        launches = self.recording.trace.launches
         begin = next(
             launch for launch in launches if launch.kernel.startswith("eig_large_schur_begin")
         )
@@ -466,31 +234,45 @@ def error(case: Case, a: Tensor, factors: Factors) -> float:
     return _norm(case.difference(a, *wide)) / (unit * _norm(a))
 
 
+def report(name: str, a: Tensor, factors: Factors, ours: Callable[[], object], steps: str) -> None:
+    """Prints a line of the table. ours: what is timed. steps: what stands behind the error."""
+    case = CASES[name]
+    worst = error(case, a, factors)
+    of_ours = milliseconds(ours)
+    of_torch = milliseconds(lambda: case.function(a))
+    label = f"{name} {len(a)} {str(a.dtype)[6:]}"
+    print(
+        f"{label:26} {of_ours:9.3f} {of_torch:9.3f} {of_torch / of_ours:6.2f} {worst:8.2f} {steps}",
+        flush=True,
+    )
+    assert worst <= case.bound, f"{label}: an error of {worst}"
+
+
 @torch.no_grad()
-def run(recorded: Recorded, with_parts: bool) -> None:
+def run(name: str, n: int, dtype: torch.dtype) -> None:
+    """Times a function of metalops.cuda.linalg."""
+    case = CASES[name]
+    a = case.make(torch.randn(n, n, dtype=dtype, device="cuda"))
+    factors = case.ours(a)
+    report(name, a, factors, captured(lambda: case.ours(a)), "")
+
+
+@torch.no_grad()
+def run_recorded(name: str, recording: operators.Recording, with_parts: bool) -> None:
     from metalops.trace.replay import CudaDevice
 
-    case = CASES[recorded.function]
-    ours = Replay(recorded, CudaDevice())
+    ours = Timed(recording, CudaDevice())
     for _ in range(2):  # as it was recorded; the first time kernels are compiled
         of_parts = ours.times()
     ours.runner(lambda run: run)()
-    a = ours.tensor(recorded.matrix).clone()
-    worst = error(case, a, ours.factors)
-    longest, name = max((max(times), name) for name, times in of_parts.items())
-    of_ours = milliseconds(ours.runner(captured))
-    of_torch = milliseconds(lambda: case.function(a))
-    label = f"{recorded.function} {len(a)} {str(a.dtype)[6:]}"
-    print(
-        f"{label:26} {of_ours:9.3f} {of_torch:9.3f} {of_torch / of_ours:6.2f} {worst:8.2f}"
-        f" {len(ours.steps):7} {longest:9.3f} {name}",
-        flush=True,
-    )
+    longest, slowest = max((max(times), part) for part, times in of_parts.items())
+    steps = f"{len(ours.steps):7} {longest:9.3f} {slowest}"
+    a = ours.arguments[0].clone()
+    report(name, a, ours.results, ours.runner(captured), steps)
     if with_parts:
-        slowest = sorted(of_parts.items(), key=lambda part: -sum(part[1]))
-        for name, times in slowest[:8]:
-            print(f"    {name:30} {len(times):6} times {sum(times):9.3f} ms, most {max(times):.3f}")
-    assert worst <= case.bound, f"{label}: an error of {worst}"
+        parts = sorted(of_parts.items(), key=lambda part: -sum(part[1]))
+        for part, times in parts[:8]:
+            print(f"    {part:30} {len(times):6} times {sum(times):9.3f} ms, most {max(times):.3f}")
 
 
 def main() -> None:
@@ -502,13 +284,12 @@ def main() -> None:
     parser.add_argument("--complex", action="store_true")
     parser.add_argument("--parts", action="store_true", help="what takes the time")
     options = parser.parse_args()
+    torch.manual_seed(0)
+    dtype = torch.complex64 if options.complex else torch.float32
+    planned = [name for name in options.only if CASES[name].ours is not None]
     if options.what == "record":
-        import metalops  # noqa: F401
-
-        torch.manual_seed(0)
-        dtype = torch.complex64 if options.complex else torch.float32
         with open(options.file, "wb") as stream:
-            for name in options.only:
+            for name in (name for name in options.only if name not in planned):
                 found = record(name, options.size, dtype)
                 data = zlib.compress(pickle.dumps(found), 1)
                 print(
@@ -520,11 +301,13 @@ def main() -> None:
     print(
         f"{'milliseconds':26} {'ours':>9} {'torch':>9} {'times':>6} {'error':>8} {'steps':>7} longest step"
     )
+    for name in planned:
+        run(name, options.size, dtype)
     with open(options.file, "rb") as stream:
         while stream.peek(1):
             name, data = pickle.load(stream)
             if name in options.only:
-                run(pickle.loads(zlib.decompress(data)), options.parts)
+                run_recorded(name, pickle.loads(zlib.decompress(data)), options.parts)
 
 
 if __name__ == "__main__":

@@ -83,6 +83,9 @@ def call_with_key(overload: OpOverload, key: DispatchKey, *args, **keywords):
     return overload._op_dk(key, *args, **keywords)
 
 
+# A context that is given every call of an operator: a class to inherit from.
+TorchDispatchMode = _find("torch.utils._python_dispatch", "TorchDispatchMode")
+
 # ---- observers of operators besides the dispatcher -----------------------------------------------
 
 _dispatch_modes = _find("torch._C", "_len_torch_dispatch_stack")

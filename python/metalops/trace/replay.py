@@ -197,8 +197,8 @@ def replay(
     Raises TraceError if the trace asks for more memory than the machine has, for a kernel that its source does not
     have, or for a launch without one of its kernel's buffers; and errors that kernels raise.
     """
-    memories = _memories(trace, device)
-    libraries = _Libraries(trace, device)
+    memories = memories_of(trace, device)
+    libraries = Libraries(trace, device)
     number = -1
     for event in trace.events:
         if isinstance(event, Write):
@@ -234,7 +234,7 @@ def _run(
     check: bool,
     timed: bool,
 ) -> Row:
-    run = launching(launch, library, _arguments(launch, memories))
+    run = launching(launch, library, arguments_of(launch, memories))
     seconds = None
     if timed:
         written = {a.memory for a in launch.arguments if a.memory is not None and a.writable} | {
@@ -279,7 +279,7 @@ def _check_bound(trace: Trace, launch: Launch, library: Library) -> None:
             )
 
 
-def _memories(trace: Trace, device: Device) -> list[Tensor]:
+def memories_of(trace: Trace, device: Device) -> list[Tensor]:
     """Returns the memories of a trace, zeroed. Raises TraceError if there is no room for them."""
     wanted = sum(m.bytes for m in trace.memories)
     has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -301,7 +301,7 @@ def _zeros(size: int, device: Device) -> Tensor:
     return words.view(torch.uint8)[:size]
 
 
-class _Libraries:
+class Libraries:
     """The libraries of a trace, compiled on demand, with the kernels that it launches."""
 
     def __init__(self, trace: Trace, device: Device):
@@ -323,7 +323,7 @@ class _Libraries:
         return self.libraries[key]
 
 
-def _arguments(launch: Launch, memories: list[Tensor]) -> list[Tensor | bytes | None]:
+def arguments_of(launch: Launch, memories: list[Tensor]) -> list[Tensor | bytes | None]:
     """Returns the arguments by the index that each is bound to."""
     arguments: list[Tensor | bytes | None] = [None] * (
         1 + max((a.index for a in launch.arguments), default=-1)
