@@ -63,6 +63,20 @@ def test_solutions_of_transposed_views(n, adjoint, dtype):
     torch.testing.assert_close(linalg.solve(a, b), torch.linalg.solve(a, b), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("n", [5, 60])
+def test_matrices_of_b_share_factors(n):
+    a = matrices(n, n, dtype=torch.float32) + n * torch.eye(n, device="cuda")
+    b = matrices(3, n, 2, dtype=torch.float32, seed=1)
+    expected = torch.linalg.solve(wide(a), wide(b))
+    torch.testing.assert_close(wide(linalg.solve(a, b)), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_there_are_no_derivatives():
+    a = torch.eye(40, device="cuda", requires_grad=True)
+    with pytest.raises(RuntimeError, match="derivative"):
+        linalg.cholesky(a)
+
+
 def test_matrices_without_elements_and_without_factors():
     assert linalg.lu_factor(torch.ones(0, 3, 3, device="cuda")).pivots.shape == (0, 3)
     assert linalg.cholesky(torch.ones(2, 0, 0, device="cuda")).shape == (2, 0, 0)
