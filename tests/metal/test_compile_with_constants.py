@@ -6,6 +6,7 @@ import metalops
 import numpy as np
 import pytest
 import torch
+from metalops import msl
 from metalops._shaders.compile import by_definition
 from metalops._shaders.declared import of_source
 from metalops._shaders.definitions import define
@@ -73,7 +74,7 @@ def on_the_device(source, constants=None, threadgroup_memory=None):
 
 def on_a_mac(source, constants=None, threadgroup_memory=None):
     """The same by definitions in the text, which here too is compiled by torch.mps.compile_shader."""
-    declared = of_source(source, 400)
+    declared = of_source(source, msl.runtime_options(400))
     return by_definition(
         source, declared, declared.values(constants), declared.check_memory(threadgroup_memory)
     )
@@ -236,7 +237,7 @@ def test_it_is_torchs_otherwise():
 
 
 def test_definitions_stay_at_their_lines():
-    declared = of_source(SOURCE, 400)
+    declared = of_source(SOURCE, msl.runtime_options(400))
     text = define(SOURCE, declared, declared.values(VALUES), {})
     assert text.count("\n") == SOURCE.count("\n")
     assert text.split("\n")[4:6] == [

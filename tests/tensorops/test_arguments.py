@@ -3,7 +3,7 @@
 import metalops
 import pytest
 import torch
-from metalops import trace
+from metalops import msl, trace
 from metalops._shaders.compile import by_definition
 from metalops._shaders.declared import of_source
 from metalops.trace.replay import SoftwareDevice, replay
@@ -185,7 +185,7 @@ def test_on_a_mac_kernels_with_handles_are_refused_and_others_are_not():
         fill(FACTS, element="float", extents="dextents<int, 1>")
         + "kernel void other(device int* x) { x[0] = 1; }"
     )
-    shader = by_definition(text, of_source(text, 400), {}, {})
+    shader = by_definition(text, of_source(text, msl.runtime_options(400)), {}, {})
     x = torch.zeros(1, dtype=torch.int32, device="mps")
     shader.other(x)
     assert x.item() == 1

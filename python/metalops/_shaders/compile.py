@@ -12,7 +12,7 @@ import torch
 
 from .. import msl
 from ..msl.source import languages
-from .declared import Declared, of_source
+from .declared import Declared, of_source, preprocessed
 from .definitions import define
 from .values import Value
 
@@ -89,15 +89,16 @@ def compile_shader(
     number = languages.current() if language is None else languages.number_of(language)
     if is_mac:
         number = _language_of_mac(language)
+    options = msl.runtime_options(number)
     declared = Declared()
     # Tensor arguments are rejected only on a Mac.
     if constants or threadgroup_memory or _WORDS.search(source) or (is_mac and "tensor" in source):
-        declared = of_source(source, number)
+        declared = of_source(source, options)
     values = declared.values(constants)
     sizes = declared.check_memory(threadgroup_memory)
     if is_mac:
         return by_definition(source, declared, values, sizes)
-    return _on_software_device(source, declared, values, sizes, number)
+    return _on_software_device(source, declared, values, sizes, options)
 
 
 def by_definition(
@@ -123,11 +124,11 @@ def _on_software_device(
     declared: Declared,
     values: Mapping[int, bytes],
     sizes: Mapping[int, int],
-    language: int,
+    options: msl.Options,
 ) -> Shader:
     from .. import _host
 
-    path = msl.compile_source(source, options=msl.runtime_options(language))
+    path = msl.compile_source(source, options=options, read=lambda: preprocessed(source, options))
     library = _host.Library(os.fspath(path))
     if values:
         library = library.specialise(values)

@@ -10,9 +10,9 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from .. import msl
 from ..msl.analysis.program import Program, declared_identifier
-from ..msl.source.parse import Source
-from ..msl.source.preprocess import preprocess
+from ..msl.source.preprocess import Preprocessed
 from .values import Value, bytes_of
 
 THREADGROUP_BYTES = 32 * 1024  # of an Apple GPU's threadgroup
@@ -195,10 +195,16 @@ def _find_needed(program: Program, found: Declared, initialisers: dict[str, set[
 
 
 @functools.lru_cache(maxsize=64)
-def of_source(source: str, language: int) -> Declared:
-    """Returns the declarations of a source text. Raises SyntaxError."""
-    text = preprocess(source, language=language).text
-    return of_program(Program(Source(text), forbid=lambda message, offset: None))
+def of_source(source: str, options: msl.Options) -> Declared:
+    """Returns the declarations of a source text that is compiled with these options. Raises SyntaxError."""
+    parsed = preprocessed(source, options).parsed
+    return of_program(Program(parsed, forbid=lambda message, offset: None))
+
+
+@functools.lru_cache(maxsize=2)
+def preprocessed(source: str, options: msl.Options) -> Preprocessed:
+    """Returns the preprocessed source. The last ones are kept, so that declarations and code are read from one tree."""
+    return msl.preprocess_source(source, options=options)
 
 
 def _words(text: str) -> set[str]:

@@ -5,27 +5,45 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from .._patience import announced_if_slow
-from .build import Options, compile_path, compile_text, version, with_options
+from .build import (
+    Options,
+    compile_path,
+    compile_text,
+    preprocess_text,
+    version,
+    with_options,
+)
 from .cli import main_compile
 from .flatten import flatten
 from .source.errors import CompilerNotFound
-from .source.preprocess import preprocess
+from .source.preprocess import Preprocessed, preprocess
 from .sweep import main_sweep
 from .table import KernelEntry, kernel_entries
 from .targets.host.emit import emit
 
 
-def compile_source(source: str, name: str | None = None, *, options: Options | None = None) -> str:
+def compile_source(
+    source: str,
+    name: str | None = None,
+    *,
+    options: Options | None = None,
+    read: Callable[[], Preprocessed] | None = None,
+) -> str:
     """Compiles Metal source and returns the path of the kernel library, which is taken from the cache if it is there.
 
-    name: what errors call the source (default "program_source"). options: by default runtime_options(). Raises
-    SyntaxError with the user's file, line, column and source line; CompilerNotFound without a host compiler; ValueError
-    if the environment chooses an unknown language.
+    name: what errors call the source (default "program_source"). options: by default runtime_options(). read: returns
+    what preprocess_source() does, for callers that keep it. Raises SyntaxError with the user's file, line, column and
+    source line; CompilerNotFound without a host compiler; ValueError if the environment chooses an unknown language.
     """
-    return compile_text(source, name, runtime_options() if options is None else options)
+    return compile_text(source, name, options or runtime_options(), read)
+
+
+def preprocess_source(source: str, *, options: Options | None = None) -> Preprocessed:
+    """Preprocesses Metal source for compile_source(). Raises SyntaxError, CompilerNotFound and ValueError as it does."""
+    return preprocess_text(source, None, options or runtime_options())
 
 
 def compile_left_out(source: bytes, language: int, kernels: Iterable[str]) -> str:
@@ -119,6 +137,7 @@ __all__ = [
     "kernel_table",
     "main_compile",
     "main_sweep",
+    "preprocess_source",
     "runtime_options",
     "version",
 ]

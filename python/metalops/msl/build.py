@@ -10,7 +10,7 @@ import re
 import tempfile
 import warnings
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from .. import _outputs
@@ -318,8 +318,23 @@ def _chosen(options: Options) -> Options:
     return replace(options, language=language, cooperative_layout=layout)
 
 
-def compile_text(source: str, name: str | None, options: Options) -> str:
-    """Returns the cached library of a source text; builds it if it is missing."""
+def preprocess_text(source: str, name: str | None, options: Options) -> Preprocessed:
+    """Preprocesses a source text for compile_text()."""
+    return preprocess(source, name=name, **_of_preprocessor(options))
+
+
+def _of_preprocessor(options: Options) -> dict[str, object]:
+    names = ("include_dirs", "defines", "language", "fast_math")
+    return {name: getattr(options, name) for name in names}
+
+
+def compile_text(
+    source: str,
+    name: str | None,
+    options: Options,
+    read: Callable[[], Preprocessed] | None = None,
+) -> str:
+    """Returns the cached library of a source text; builds it if it is missing. read: returns what preprocess_text() does."""
     if options.sanitize is None:
         options = replace(options, sanitize=sanitizers.loaded())
     options = _chosen(options)
@@ -339,14 +354,7 @@ def compile_text(source: str, name: str | None, options: Options) -> str:
         found = cache.lookup(key)  # built by another process in the meantime
         if found is not None:
             return found
-        preprocessed = preprocess(
-            source,
-            name=name,
-            include_dirs=options.include_dirs,
-            defines=options.defines,
-            language=options.language,
-            fast_math=options.fast_math,
-        )
+        preprocessed = read() if read else preprocess_text(source, name, options)
         dependencies = [f for f in preprocessed.dependencies if f != preprocessed.name]
         return cache.store(
             key, dependencies, lambda path: _build(preprocessed, path, options) and None
@@ -357,13 +365,7 @@ def compile_path(path: str, output: str, options: Options) -> str:
     """Builds the library of a file at `output`; leaves nothing there on failure. Raises OSError if `output` cannot be
     written."""
     _outputs.check_file(output)
-    preprocessed = preprocess(
-        path=path,
-        include_dirs=options.include_dirs,
-        defines=options.defines,
-        language=options.language,
-        fast_math=options.fast_math,
-    )
+    preprocessed = preprocess(path=path, **_of_preprocessor(options))
     temporary = f"{output}.{os.getpid()}.tmp"
     try:
         _build(preprocessed, temporary, options)
@@ -385,4 +387,12 @@ def with_options(
     )
 
 
-__all__ = ["Options", "compile_path", "compile_text", "explain", "version", "with_options"]
+__all__ = [
+    "Options",
+    "compile_path",
+    "compile_text",
+    "explain",
+    "preprocess_text",
+    "version",
+    "with_options",
+]

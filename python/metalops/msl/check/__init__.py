@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from ..analysis.program import Program
 from ..source.languages import FLOOR
 from ..source.locations import LineMap
-from ..source.parse import Source
 from ..source.paths import PACKAGE_HEADERS
 from ..source.preprocess import Preprocessed, preprocess
 from . import (
@@ -105,7 +104,7 @@ def _check(
             )
             for d in error.diagnostics
         ]
-    source = Source(preprocessed.text)
+    source = preprocessed.parsed
     checked = Checked(
         source,
         Program(source, forbid=lambda message, offset: None),

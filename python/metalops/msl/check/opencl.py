@@ -136,7 +136,7 @@ def check(preprocessed: Preprocessed, is_wanted: Callable[[str], bool]) -> list[
     command = find()
     if command is None:
         return []
-    source = Source(preprocessed.text)
+    source = preprocessed.parsed
     program = Program(source, forbid=lambda message, offset: None)
     lines = LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources))
     text, runs = _rewritten(source, program)

@@ -13,7 +13,7 @@ from ..analysis import confinement, restrictions
 from ..analysis.program import Program, ProgramError, parameter_ranges
 from ..source.errors import Diagnostic, syntax_error
 from ..source.locations import LineMap
-from ..source.parse import Source, unbalanced_bracket
+from ..source.parse import unbalanced_bracket
 from ..source.preprocess import Preprocessed
 from .rewrite import Rewritten
 
@@ -56,7 +56,7 @@ def read_program(preprocessed: Preprocessed, only: Collection[str]) -> Program:
     """
     for breach in confinement.breaches(preprocessed.text):
         raise ProgramError(breach.message, breach.offset)
-    source = Source(preprocessed.text)
+    source = preprocessed.parsed
     fault = unbalanced_bracket(source.masked)
     if fault is not None:
         raise ProgramError(*fault)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from . import compiler, includes, languages
 from .errors import PROGRAM_SOURCE, Diagnostic, syntax_error
 from .locations import MARKER, marker_of, texts_by_file
+from .parse import Source
 from .paths import HEADERS
 
 _STUBS = os.path.join(HEADERS, "preprocess")
@@ -49,6 +50,11 @@ class Preprocessed:
     sources: dict[str, str]
     language: int
     folders: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def parsed(self) -> Source:
+        """The parsed text, which everything that reads the program shares, since parsing takes long."""
+        return Source(self.text)
 
     def portable_text(self) -> str:
         """Returns the text without the folders of this machine."""
