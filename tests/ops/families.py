@@ -3,6 +3,7 @@ benchmarks of all of them.
 
 A file test_X.py may have POINTWISE, how to try the operators of ``metalops.ops`` of its family (metalops.testing.Operator);
 OTHERS, the names of those that are not pointwise, which it tries itself;
+LINALG, how to try its operators on matrices (linalg.operators.MatrixOperator);
 OPINFOS, the names of its ATen operators in torch's op_db; OPINFO_SAMPLES, those that have no entry there
 (aten.OpInfoSamples); and BENCHMARKS, how to time its operators (benchmark.Benchmark).
 """

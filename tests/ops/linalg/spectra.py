@@ -9,7 +9,7 @@ from .hard_matrices import HARD
 from .linear_algebra import EPSILON, WIDE, norm
 
 
-def hermitian(name: str, n: int, dtype: torch.dtype) -> Tensor:
+def hard_hermitian(name: str, n: int, dtype: torch.dtype) -> Tensor:
     """The Hermitian part of a hard matrix; rows and columns of a complex one are turned."""
     a = HARD[name](n)
     a = (a + a.T) / 2

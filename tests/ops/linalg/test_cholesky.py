@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
-from ..aten import assert_refused_as_on_the_cpu, served_by_us
+from ..aten import assert_refused_as_on_the_cpu
 from ..benchmark import Benchmark
-from .linear_algebra import EPSILON, VIEWS, dtypes, norm, squares_of, wide
+from .linear_algebra import EPSILON, dtypes, norm, squares_of, wide
+from .operators import MatrixOperator, positive
 
 OPINFOS = (
     "linalg.cholesky",
@@ -18,11 +19,6 @@ OPINFOS = (
 )
 
 cholesky_ex = torch.linalg.cholesky_ex
-
-
-def positive(*shape, dtype, shift=0.1):
-    a = torch.randn(*shape, dtype=dtype)
-    return a @ a.mH / shape[-1] + shift * torch.eye(shape[-1])
 
 
 def _squares(x, out):
@@ -49,6 +45,20 @@ def assert_factor(a, factor, upper):
     product = c.mH @ c if upper else c @ c.mH
     n = a.shape[-1]
     assert (norm(product - wide(a)) <= 3 * n * EPSILON * norm(wide(a))).all()
+
+
+def check(a, factor, info, message):
+    assert not info.any(), message
+    assert_factor(a, factor, upper=False)
+
+
+LINALG = (
+    MatrixOperator("cholesky_ex", cholesky_ex, check, made=positive),
+    MatrixOperator("cholesky_inverse", torch.cholesky_inverse, made=positive),
+    MatrixOperator(
+        "cholesky_solve", lambda x, **out: torch.cholesky_solve(x, x, **out), made=positive
+    ),
+)
 
 
 @pytest.mark.full
@@ -123,39 +133,6 @@ def test_solutions_and_inverses(dtype, n, upper):
 
 
 @dtypes
-@pytest.mark.parametrize("view", VIEWS)
-def test_every_layout(dtype, view):
-    take = VIEWS[view]
-    a = positive(2, 3, 12, 12, dtype=dtype)
-    if view == "negative":
-        a = torch.complex(torch.zeros_like(a.real), -a.real) if dtype.is_complex else -a
-    for function in (
-        lambda x: cholesky_ex(x)[0],
-        torch.cholesky_inverse,
-        lambda x: torch.cholesky_solve(x, x),
-    ):
-        found, expected = function(take(a.to("mps"))), function(take(a))
-        assert found.stride() == expected.stride()
-        scale = expected.abs().max().item() if expected.numel() else 1.0
-        torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=1e-4 * scale)
-
-
-def test_outputs_of_any_strides():
-    a = positive(3, 6, 6, dtype=torch.float32).to("mps")
-    expected = cholesky_ex(a)
-    out = (
-        torch.empty(3, 6, 12, device="mps")[..., ::2],
-        torch.empty(6, dtype=torch.int32, device="mps")[::2],
-    )
-    cholesky_ex(a, out=out)
-    assert torch.equal(out[0], expected[0])
-    assert torch.equal(out[1], expected[1])
-    for function in (torch.cholesky, torch.cholesky_inverse):
-        wider = torch.empty(3, 6, 12, device="mps")[..., ::2]
-        assert torch.equal(function(a, out=wider), function(a))
-
-
-@dtypes
 def test_gradients(dtype):
     a = positive(2, 5, 5, dtype=dtype, shift=1)
     found = []
@@ -183,14 +160,3 @@ def test_arguments_are_refused_as_on_the_cpu():
     )
     with pytest.raises(RuntimeError, match="Low precision dtypes not supported. Got Half"):
         torch.linalg.cholesky(bad.half().to("mps"))
-
-
-def test_no_stand_in():
-    a = torch.eye(70, device="mps")
-    for call in (
-        lambda: cholesky_ex(a),
-        lambda: torch.cholesky(a),
-        lambda: torch.cholesky_inverse(a),
-        lambda: torch.cholesky_solve(a, a),
-    ):
-        assert served_by_us(call) == []

@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ..aten import assert_refused_as_on_the_cpu, served_by_us
+from ..aten import assert_refused_as_on_the_cpu
 from ..benchmark import Benchmark
-from .eigenpairs import check, check_all
+from .eigenpairs import check, check_all, check_pairs, check_values
 from .hard_matrices import HARD
-from .linear_algebra import EPSILON, VIEWS, WIDE, dtypes, hard, squares_of
+from .linear_algebra import EPSILON, WIDE, dtypes, hard, squares_of
+from .operators import MatrixOperator
 
 OPINFOS = ("linalg.eig", "linalg.eigvals")
 
@@ -28,17 +28,37 @@ BENCHMARKS = (
 )
 
 
+def check_one(a, values, vectors, message):
+    check(a, values, vectors, message)
+    if not a.is_complex():
+        check_pairs(values, vectors, message)
+
+
+SIZES = ((2, 2), (4, 4), (7, 7), (12, 12), (30, 30))
+NOT_FINITE = "torch.linalg.{}: input tensor should not contain infs or NaNs."
+LINALG = (
+    MatrixOperator(
+        "eig",
+        eig,
+        check_one,
+        sizes=SIZES,
+        hard_sizes=(1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 40),
+        not_finite=NOT_FINITE.format("eig"),
+    ),
+    MatrixOperator(
+        "eigvals",
+        eigvals,
+        check_values,
+        sizes=SIZES,
+        hard_sizes=(1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 40),
+        not_finite=NOT_FINITE.format("eigvals"),
+    ),
+)
+
+
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
-
-
-@dtypes
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 40])
-def test_hard_matrices(dtype, n):
-    """On both sides of each boundary between kernels, all in one batch."""
-    a = torch.stack([hard(name, n, dtype) for name in HARD])
-    check_all(a, list(HARD))
 
 
 @pytest.mark.parametrize(
@@ -93,51 +113,6 @@ def test_exact_matrices(dtype):
         assert (pairs.all(-1).sum(0) == 1).all()
 
 
-@dtypes
-@pytest.mark.parametrize("n", [2, 7, 30])
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_an_error(dtype, n, bad):
-    a = torch.randn(3, n, n, dtype=dtype)
-    a[1, n - 1, 0] = bad
-    message = "torch.linalg.{}: input tensor should not contain infs or NaNs."
-    with pytest.raises(RuntimeError, match=message.format("eig")):
-        eig(a.to("mps"))
-    with pytest.raises(RuntimeError, match=message.format("eigvals")):
-        eigvals(a[1].to("mps"))
-
-
-@dtypes
-@pytest.mark.parametrize("n", [4, 12])
-def test_every_layout(dtype, n):
-    a = torch.randn(4, 3, n, n, dtype=dtype)
-    for name, view in VIEWS.items():
-        values, vectors = eig(view(a.to("mps")))
-        expected = view(a).resolve_conj().resolve_neg()
-        assert values.shape == expected.shape[:-1] and values.is_contiguous(), name
-        assert vectors.shape == expected.shape and vectors.mT.is_contiguous(), name
-        assert values.dtype == vectors.dtype == torch.complex64
-        assert eigvals(view(a.to("mps"))).shape == values.shape
-        if expected.numel() > 0:
-            for index in ((0, 0), (-1, -1)):
-                check(expected[index], values[index], vectors[index], name)
-    assert eig(torch.empty(0, 3, 3, dtype=dtype, device="mps"))[1].shape == (0, 3, 3)
-
-
-@dtypes
-@pytest.mark.parametrize("n", [6, 20])
-def test_out_of_other_strides(dtype, n):
-    a = torch.randn(2, n, n, dtype=dtype)
-    values = torch.empty(2, 2 * n, dtype=torch.complex64, device="mps")[:, ::2]
-    vectors = torch.empty(2, n, n, dtype=torch.complex64, device="mps")
-    found = eig(a.to("mps"), out=(values, vectors))
-    assert found[0] is values and found[1] is vectors and vectors.is_contiguous()
-    for i in range(2):
-        check(a[i], values[i], vectors[i])
-    expected = eigvals(a.to("mps"))
-    assert eigvals(a.to("mps"), out=values) is values
-    assert torch.equal(values, expected)
-
-
 def test_errors_are_those_of_the_cpu():
     a = torch.randn(2, 3, 3)
     c = torch.empty(2, 3, 3, dtype=torch.complex64)
@@ -183,28 +158,3 @@ def test_compiled(dtype):
     torch.testing.assert_close(compiled(a), 2 * eigvals(a))
     compiled = torch.compile(lambda x: eig(x)[1] * 2, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(a), 2 * eig(a)[1])
-
-
-def test_batches_are_solved_one_by_one():
-    """Bit for bit, in batches and alone, and each time."""
-    for n, count in ((3, 70), (12, 9)):
-        a = torch.randn(count, n, n, device="mps")
-        together = eig(a)
-        for i in (0, count - 1):
-            for found, expected in zip(eig(a[i]), together, strict=True):
-                assert torch.equal(found, expected[i])
-
-
-def test_no_stand_in():
-    a = torch.randn(3, 5, 5, device="mps")
-    assert served_by_us(lambda: (eig(a), eigvals(a))) == []
-
-
-def test_fake_tensors_have_the_results_properties():
-    for n in (5, 20):
-        a = torch.randn(3, n, n, device="mps")
-        with FakeTensorMode() as mode:
-            fakes = (*eig(mode.from_tensor(a)), eigvals(mode.from_tensor(a)))
-        for fake, real in zip(fakes, (*eig(a), eigvals(a)), strict=True):
-            assert (fake.shape, fake.dtype, fake.device) == (real.shape, real.dtype, real.device)
-            assert fake.stride() == real.stride()

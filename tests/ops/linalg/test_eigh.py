@@ -4,13 +4,12 @@ import math
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ..aten import assert_refused_as_on_the_cpu, served_by_us
+from ..aten import assert_refused_as_on_the_cpu
 from ..benchmark import Benchmark
-from .hard_matrices import HARD
 from .linear_algebra import WIDE, dtypes, squares_of
-from .spectra import check, check_values, hermitian
+from .operators import MatrixOperator, hermitian
+from .spectra import check, check_values, hard_hermitian
 
 OPINFOS = ("linalg.eigh", "linalg.eigvalsh")
 
@@ -28,25 +27,31 @@ BENCHMARKS = (
 )
 
 
+SIZES = ((2, 2), (4, 4), (7, 7), (12, 12), (30, 30), (68, 68))
+HARD_SIZES = (1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 48, 49, 64, 65)
+NOT_FINITE = r"linalg.eigh: \(Batch element 1\): The algorithm failed to converge because the input matrix is ill"
+LINALG = tuple(
+    MatrixOperator(
+        function.__name__.removeprefix("linalg_"),
+        function,
+        holds,
+        made=hermitian,
+        sizes=SIZES,
+        hard_matrix=hard_hermitian,
+        hard_sizes=HARD_SIZES,
+        not_finite=NOT_FINITE,
+    )
+    for function, holds in ((eigh, check), (eigvalsh, check_values))
+)
+
+
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
 
 
 def batch(shape, dtype):
-    x = torch.randn(shape, dtype=dtype)
-    return x + x.mH
-
-
-@dtypes
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 48, 49, 64, 65])
-def test_hard_matrices(dtype, n):
-    """On both sides of each boundary between kernels, all in one batch."""
-    a = torch.stack([hermitian(name, n, dtype) for name in HARD])
-    values, vectors = eigh(a.to("mps"))
-    for i, name in enumerate(HARD):
-        check(a[i], values[i], vectors[i], name)
-    check_values(a, eigvalsh(a.to("mps")))
+    return hermitian(*shape, dtype=dtype)
 
 
 @dtypes
@@ -71,55 +76,6 @@ def test_exact_matrices():
     for n in (3, 8, 30, 64, 100):
         values = eigvalsh(torch.arange(n, 0, -1.0).diag().to("mps"))
         assert torch.equal(values.cpu(), torch.arange(1.0, n + 1))
-
-
-@dtypes
-@pytest.mark.parametrize("n", [2, 7, 30, 66])
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_what_is_not_finite_is_an_error(dtype, n, bad):
-    a = batch((3, n, n), dtype)
-    a[1, n - 1, 0] = bad
-    message = r"linalg.eigh: \(Batch element 1\): The algorithm failed to converge because the input matrix is ill"
-    with pytest.raises(torch.linalg.LinAlgError, match=message):
-        eigh(a.to("mps"))
-    with pytest.raises(torch.linalg.LinAlgError, match=r"error code: 1\)"):
-        eigvalsh(a[1].to("mps"))
-
-
-@dtypes
-@pytest.mark.parametrize("n", [4, 12, 68])
-def test_every_layout(dtype, n):
-    a = batch((4, 3, 2 * n, 2 * n), dtype)
-    views = {
-        "transposed": lambda x: x[..., :n, :n].mT,
-        "every other": lambda x: x[::2, :, ::2, ::2],
-        "expanded": lambda x: x[:1, :1, :n, :n].expand(2, 3, n, n),
-        "flipped batch": lambda x: x[..., :n, :n].transpose(0, 1),
-        "conjugate": lambda x: x[..., :n, :n].conj(),
-        "negative": lambda x: torch._neg_view(x[..., :n, :n]),
-        "offset": lambda x: x[1, 1, n:, n:],
-        "empty batch": lambda x: x[:0],
-        "empty": lambda x: x[..., :0, :0],
-    }
-    for name, view in views.items():
-        values, vectors = eigh(view(a.to("mps")))
-        expected = view(a).resolve_conj().resolve_neg()
-        assert values.shape == expected.shape[:-1] and values.is_contiguous(), name
-        assert vectors.shape == expected.shape and vectors.mT.is_contiguous(), name
-        if expected.numel() > 0:
-            check(expected.contiguous(), values, vectors, name)
-
-
-@dtypes
-@pytest.mark.parametrize("n", [6, 40, 70])
-def test_out_of_other_strides(dtype, n):
-    a = batch((2, n, n), dtype)
-    values = torch.empty(2, 2 * n, device="mps")[:, ::2]
-    vectors = torch.empty(2, n, n, dtype=dtype, device="mps")
-    found = eigh(a.to("mps"), out=(values, vectors))
-    assert found[0] is values and found[1] is vectors and vectors.is_contiguous()
-    check(a, values, vectors)
-    assert eigvalsh(a.to("mps"), out=values) is values
 
 
 def test_errors_are_those_of_the_cpu():
@@ -186,27 +142,3 @@ def test_lobpcg_finds_the_ends_of_a_spectrum(is_general, largest):
     torch.testing.assert_close(values.cpu().double(), expected, rtol=1e-4, atol=1e-3)
     right = vectors.cpu() if b is None else b @ vectors.cpu()
     torch.testing.assert_close(a @ vectors.cpu(), right * values.cpu(), rtol=1e-3, atol=2e-2)
-
-
-def test_batches_are_solved_one_by_one():
-    """Bit for bit, in batches and alone, and each time."""
-    for n, count in ((3, 70), (12, 9), (66, 3)):
-        a = batch((count, n, n), torch.float32).to("mps")
-        together = eigh(a)
-        for i in (0, count - 1):
-            for found, expected in zip(eigh(a[i]), together, strict=True):
-                assert torch.equal(found, expected[i])
-
-
-def test_no_stand_in():
-    a = batch((3, 5, 5), torch.float32).to("mps")
-    assert served_by_us(lambda: (eigh(a), eigvalsh(a))) == []
-
-
-def test_fake_tensors_have_the_results_properties():
-    a = batch((3, 5, 5), torch.complex64).to("mps")
-    with FakeTensorMode() as mode:
-        fakes = eigh(mode.from_tensor(a))
-    for fake, real in zip(fakes, eigh(a), strict=True):
-        assert (fake.shape, fake.dtype, fake.device) == (real.shape, real.dtype, real.device)
-        assert fake.stride() == real.stride()

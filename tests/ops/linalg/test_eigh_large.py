@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from .spectra import check, check_values, hermitian
+from .spectra import check, check_values, hard_hermitian
 
 HARDEST = ("random", "ones", "glued Wilkinson", "clustered", "cyclic shift", "graded rows", "large")
 
@@ -21,7 +21,7 @@ def solve(a):
 
 @pytest.mark.parametrize("n", [96, 97, 128, 129, 252])
 def test_boundaries_of_panels(n):
-    a = torch.stack([hermitian(name, n, torch.float32) for name in HARDEST])
+    a = torch.stack([hard_hermitian(name, n, torch.float32) for name in HARDEST])
     values, vectors = solve(a)
     for i, name in enumerate(HARDEST):
         check(a[i], values[i], vectors[i], name)
@@ -29,7 +29,7 @@ def test_boundaries_of_panels(n):
 
 @pytest.mark.parametrize("n", [95, 128, 161])
 def test_complex_matrices(n):
-    a = torch.stack([hermitian(name, n, torch.complex64) for name in HARDEST])
+    a = torch.stack([hard_hermitian(name, n, torch.complex64) for name in HARDEST])
     values, vectors = solve(a)
     for i, name in enumerate(HARDEST):
         check(a[i], values[i], vectors[i], name)
@@ -37,7 +37,7 @@ def test_complex_matrices(n):
 
 def test_several_launches_of_sweeps():
     """Of 65536 rotations each."""
-    a = hermitian("random", 513, torch.float32)
+    a = hard_hermitian("random", 513, torch.float32)
     check(a, *solve(a))
 
 

@@ -1,14 +1,12 @@
 """The factorisation of symmetric and Hermitian matrices and solving with it: kernels/linalg/ldl.metal."""
 
-import math
-
 import pytest
 import torch
 
-from ..aten import assert_refused_as_on_the_cpu, served_by_us
+from ..aten import assert_refused_as_on_the_cpu
 from ..benchmark import Benchmark
-from .hard_matrices import HARD
-from .linear_algebra import EPSILON, VIEWS, dtypes, hard, norm, squares_of, wide
+from .linear_algebra import EPSILON, dtypes, hard, norm, squares_of, wide
+from .operators import MatrixOperator, diagonally_dominant, general
 
 OPINFOS = ("linalg.ldl_factor", "linalg.ldl_factor_ex", "linalg.ldl_solve")
 
@@ -18,6 +16,10 @@ kinds = pytest.mark.parametrize("hermitian", [False, True])
 
 def symmetric(a, hermitian):
     return a + (a.mH if hermitian else a.mT)
+
+
+def symmetric_dominant(*shape, dtype):
+    return symmetric(diagonally_dominant(*shape, dtype=dtype), False)
 
 
 def _squares(x, out):
@@ -64,6 +66,32 @@ def assert_factors(a, factors, pivots, hermitian):
     assert error <= 10 * len(a) * EPSILON * norm(wide(a)) + 1e-37
 
 
+def _factorisation(hermitian):
+    def check(a, factors, pivots, info, message):
+        assert_factors(a, factors, pivots, hermitian)
+
+    return MatrixOperator(
+        f"ldl_factor_ex, {hermitian=}",
+        lambda x, **out: factor(x, hermitian=hermitian, **out),
+        check,
+        made=lambda *shape, dtype: symmetric(general(*shape, dtype=dtype), hermitian),
+        hard_matrix=lambda name, n, dtype: symmetric(hard(name, n, dtype) / 2, hermitian),
+        hard_sizes=(2, 3, 5, 17, 40),
+    )
+
+
+def _solved(a, **out):
+    factors, pivots, _ = factor(a)
+    return solve(factors, pivots, a, **out)
+
+
+LINALG = (
+    _factorisation(False),
+    _factorisation(True),
+    MatrixOperator("ldl_solve", _solved, made=symmetric_dominant),
+)
+
+
 @pytest.mark.full
 @dtypes
 @kinds
@@ -87,16 +115,6 @@ def test_sizes_and_solutions(dtype, hermitian, n):
         assert x.stride() == fake.stride()
         residual = norm(wide(a) @ wide(x) - wide(b))
         assert (residual <= 10 * n * EPSILON * norm(wide(a)) * norm(wide(x))).all()
-
-
-@dtypes
-@kinds
-@pytest.mark.parametrize("name", HARD)
-def test_hard_matrices(dtype, hermitian, name):
-    for n in (2, 3, 5, 17, 40):
-        a = symmetric(hard(name, n, dtype) / 2, hermitian)
-        factors, pivots, _ = factor(a.to("mps"), hermitian=hermitian)
-        assert_factors(a, factors, pivots, hermitian)
 
 
 @kinds
@@ -125,20 +143,6 @@ def test_pivots_of_exact_matrices():
         assert same  # later ones depend on rounding
 
 
-@dtypes
-@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0])
-def test_a_bad_matrix_leaves_the_others_alone(dtype, bad):
-    a = symmetric(torch.randn(4, 40, 40, dtype=dtype), False)
-    alone = [[x.cpu() for x in factor(matrix.to("mps"))] for matrix in a]
-    spoilt = a.clone()
-    spoilt[1] = bad
-    found = factor(spoilt.to("mps"))
-    assert found.info[1].item() > 0
-    for i in (0, 2, 3):
-        for ours, expected in zip(found, alone[i], strict=True):
-            assert torch.equal(ours[i].cpu(), expected)
-
-
 def test_many_columns_are_factored_in_several_launches():
     """A matrix so large that one launch does not take all its columns."""
     a = symmetric(torch.randn(1100, 1100), False)
@@ -148,37 +152,6 @@ def test_many_columns_are_factored_in_several_launches():
     x = solve(factors, pivots, b.to("mps"))
     residual = norm(wide(a) @ wide(x) - wide(b))
     assert residual <= 1100 * EPSILON * norm(wide(a)) * norm(wide(x))
-
-
-@dtypes
-@pytest.mark.parametrize("view", VIEWS)
-def test_every_layout(dtype, view):
-    take = VIEWS[view]
-    a = symmetric(torch.randn(2, 3, 12, 12, dtype=dtype), True) + 3 * torch.eye(12)
-    found, expected = factor(take(a.to("mps"))), factor(take(a))
-    scale = expected[0].abs().max().item() if expected[0].numel() else 1.0
-    torch.testing.assert_close(found.LD.cpu(), expected.LD, rtol=1e-3, atol=1e-4 * scale)
-    assert torch.equal(found.pivots.cpu(), expected.pivots)
-    b = take(torch.randn(2, 3, 12, 12, dtype=dtype))
-    ours = solve(found.LD, found.pivots, b.to("mps"))
-    torch.testing.assert_close(
-        ours.cpu(), solve(expected.LD, expected.pivots, b), rtol=1e-2, atol=1e-3 * scale
-    )
-
-
-def test_outputs_of_any_strides():
-    a = symmetric(torch.randn(3, 6, 6, device="mps"), False)
-    expected = factor(a)
-    out = (
-        torch.empty(3, 6, 12, device="mps")[..., ::2],
-        torch.empty(6, 3, dtype=torch.int32, device="mps").mT,
-        torch.empty(6, dtype=torch.int32, device="mps")[::2],
-    )
-    factor(a, out=out)
-    for ours, wanted in zip(out, expected, strict=True):
-        assert torch.equal(ours, wanted)
-    x = torch.empty(3, 6, 6, device="mps")
-    assert torch.equal(solve(*expected[:2], a, out=x), solve(*expected[:2], a))
 
 
 def test_arguments_are_refused():
@@ -198,10 +171,3 @@ def test_arguments_are_refused():
         with pytest.raises(RuntimeError, match="is none of ldl_factor's, of a matrix of 3 rows"):
             solve(a.to("mps"), torch.tensor(wrong, dtype=torch.int32, device="mps"), a.to("mps"))
             torch.mps.synchronize()
-
-
-def test_no_stand_in():
-    a = torch.eye(9, device="mps")
-    factors, pivots, _ = factor(a)
-    assert served_by_us(lambda: factor(a)) == []
-    assert served_by_us(lambda: solve(factors, pivots, a)) == []

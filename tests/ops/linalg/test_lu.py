@@ -7,10 +7,11 @@ import torch
 from metalops import debug
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ..aten import assert_refused_as_on_the_cpu, served_by_us
+from ..aten import assert_refused_as_on_the_cpu
 from ..benchmark import Benchmark
 from .hard_matrices import HARD
-from .linear_algebra import EPSILON, VIEWS, dtypes, hard, norm, one_thread, squares_of, wide
+from .linear_algebra import EPSILON, dtypes, norm, one_thread, squares_of, wide
+from .operators import MatrixOperator, diagonally_dominant
 
 OPINFOS = (
     "linalg.lu_factor_ex",
@@ -56,6 +57,35 @@ def assert_factors(a, factors, pivots):
     assert lower.abs().max() <= (math.sqrt(2) if a.is_complex() else 1) + 4 * EPSILON
 
 
+def check(a, factors, pivots, info, message):
+    assert_factors(a, factors, pivots)
+    zeros = factors.cpu().diagonal() == 0
+    assert info.item() == (zeros.nonzero()[0, 0].item() + 1 if zeros.any() else 0), message
+
+
+def _lu_solved(a, **out):
+    return linalg.lu_solve(*linalg.lu_factor_ex(a)[:2], a, adjoint=True, **out)
+
+
+_OF_ITSELF = {"made": diagonally_dominant, "sizes": ((4, 4), (8, 8), (12, 12), (40, 40), (70, 70))}
+LINALG = (
+    MatrixOperator(
+        "lu_factor_ex",
+        linalg.lu_factor_ex,
+        check,
+        sizes=((7, 7), (13, 13), (30, 20), (20, 30), (40, 40), (70, 70)),
+        hard_names=[name for name in HARD if name != GROWS],
+        hard_sizes=(1, 2, 3, 4, 5, 17, 33, 64, 129),
+    ),
+    MatrixOperator("lu", linalg.lu, **_OF_ITSELF),
+    MatrixOperator("lu_solve", _lu_solved, **_OF_ITSELF),
+    MatrixOperator("inv_ex", linalg.inv_ex, **_OF_ITSELF),
+    MatrixOperator("solve_ex", lambda x, **out: linalg.solve_ex(x, x, **out), **_OF_ITSELF),
+    MatrixOperator("det", linalg.det, **_OF_ITSELF),
+    MatrixOperator("slogdet", linalg.slogdet, **_OF_ITSELF),
+)
+
+
 # Sizes on both sides of packs, of what threads and lanes hold, panels and halves; wide and tall.
 SHAPES = (
     *((n, n) for n in (1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 32, 33, 63, 65, 96, 129, 260, 513, 1025)),
@@ -91,17 +121,6 @@ def test_sizes(dtype, shape):
     assert factors.stride() == of_cpu[0].stride()
     if max(shape) <= 300:  # rounding errors decide some of very many
         assert torch.equal(pivots.cpu(), of_cpu[1])
-
-
-@dtypes
-@pytest.mark.parametrize("name", [name for name in HARD if name != GROWS])
-def test_hard_matrices(dtype, name):
-    for n in (1, 2, 3, 4, 5, 17, 33, 64, 129):
-        a = hard(name, n, dtype)
-        factors, pivots, info = linalg.lu_factor_ex(a.to("mps"))
-        assert_factors(a, factors, pivots)
-        zeros = factors.cpu().diagonal() == 0
-        assert info.item() == (zeros.nonzero()[0, 0].item() + 1 if zeros.any() else 0)
 
 
 @dtypes
@@ -217,26 +236,6 @@ def test_solutions(dtype, n, columns):
 
 
 @dtypes
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("n", [6, 20])
-def test_every_layout(dtype, view, n):
-    a = torch.randn(2, 3, n, n, dtype=dtype) + 5 * torch.eye(n)
-    take = VIEWS[view]
-    of_device, of_cpu = take(a.to("mps")), take(a)
-    for function in (
-        linalg.inv,
-        linalg.det,
-        lambda x: linalg.solve(x, x),
-        lambda x: linalg.lu(x)[2],
-        lambda x: linalg.lu_solve(x, linalg.lu_factor_ex(x).pivots, x, adjoint=True),
-    ):
-        found, expected = function(of_device), function(of_cpu)
-        assert found.stride() == expected.stride()
-        scale = expected.abs().max().item() if expected.numel() else 1.0
-        torch.testing.assert_close(found.cpu(), expected, rtol=2e-3, atol=2e-4 * scale)
-
-
-@dtypes
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0])
 def test_a_bad_system_leaves_the_others_alone(dtype, bad):
     for n in (3, 8, 12):
@@ -317,27 +316,6 @@ def test_gradients(dtype, function):
     torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3 * found[1].abs().max().item())
 
 
-@dtypes
-def test_outputs_of_any_strides(dtype):
-    a = torch.randn(3, 6, 6, dtype=dtype, device="mps")
-    expected = linalg.lu_factor_ex(a)
-    out = (
-        torch.empty(3, 6, 12, dtype=dtype, device="mps")[..., ::2],
-        torch.empty(6, 3, dtype=torch.int32, device="mps").mT,
-        torch.empty(6, dtype=torch.int32, device="mps")[::2],
-    )
-    linalg.lu_factor_ex(a, out=out)
-    for ours, wanted in zip(out, expected, strict=True):
-        assert torch.equal(ours, wanted)
-    inverse = torch.empty(3, 6, 6, dtype=dtype, device="mps")
-    assert torch.equal(linalg.inv(a, out=inverse), linalg.inv(a))
-    solution = torch.empty(3, 6, 6, dtype=dtype, device="mps")
-    factors, pivots, _ = expected
-    assert torch.equal(
-        linalg.lu_solve(factors, pivots, a, out=solution), linalg.lu_solve(factors, pivots, a)
-    )
-
-
 def test_arguments_are_refused_as_on_the_cpu():
     singular = torch.diag(torch.tensor([1.0, 0, 1]))
     a, pivots = torch.eye(3), torch.tensor([1, 2, 3], dtype=torch.int32)
@@ -361,21 +339,6 @@ def test_arguments_are_refused_as_on_the_cpu():
         ),
         RuntimeError,
     )
-
-
-def test_no_stand_in():
-    """torch itself has a kernel of lu_solve in Python, which ours takes the place of."""
-    a = torch.randn(70, 70, device="mps")
-    factors, pivots, _ = linalg.lu_factor_ex(a)
-    for call in (
-        lambda: linalg.lu_factor_ex(a),
-        lambda: linalg.lu_solve(factors, pivots, a),
-        lambda: linalg.solve(a, a),
-        lambda: linalg.inv(a),
-        lambda: torch.ops.aten._linalg_det(a),
-        lambda: torch.ops.aten._linalg_slogdet(a),
-    ):
-        assert served_by_us(call) == []
 
 
 def test_fake_tensors_and_compiled_calls():

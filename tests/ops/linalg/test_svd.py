@@ -1,16 +1,15 @@
 """Singular values and vectors: kernels/linalg/svd.metal."""
 
-import math
 import warnings
 
 import metalops
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..aten import assert_refused_as_on_the_cpu, served_by_us
 from ..benchmark import Benchmark
-from .linear_algebra import HARD, VIEWS, dtypes, hard, squares_of, wide
+from .linear_algebra import HARD, dtypes, hard, squares_of, wide
+from .operators import MatrixOperator
 from .singular import check, check_values
 
 OPINFOS = ("linalg.svd", "linalg.svdvals", "svd")
@@ -25,22 +24,33 @@ BENCHMARKS = (
 )
 
 
+SIZES = ((2, 2), (4, 4), (7, 7), (12, 12), (30, 30), (40, 12), (12, 40), (40, 40), (50, 20))
+HARD_SIZES = (1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 48, 49, 64)
+NOT_FINITE = r"linalg.svd: \(Batch element 1\): The algorithm failed to converge because the input matrix contained non-f"
+LINALG = (
+    MatrixOperator(
+        "svd",
+        lambda a, **out: svd(a, full_matrices=False, **out),
+        check,
+        sizes=SIZES,
+        hard_sizes=HARD_SIZES,
+        not_finite=NOT_FINITE,
+    ),
+    MatrixOperator("svd, full", svd, check, sizes=SIZES, not_finite=NOT_FINITE),
+    MatrixOperator(
+        "svdvals",
+        svdvals,
+        check_values,
+        sizes=SIZES,
+        hard_sizes=HARD_SIZES,
+        not_finite=NOT_FINITE,
+    ),
+)
+
+
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
-
-
-@dtypes
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 48, 64])
-def test_hard_matrices(dtype, n):
-    """On both sides of each boundary between kernels, all in one batch."""
-    if dtype.is_complex and n == 64:
-        n = 49
-    a = torch.stack([hard(name, n, dtype) for name in HARD])
-    u, values, v_adjoint = svd(a.to("mps"))
-    for i, name in enumerate(HARD):
-        check(a[i], u[i], values[i], v_adjoint[i], name)
-    check_values(a, svdvals(a.to("mps")))
 
 
 @dtypes
@@ -105,32 +115,6 @@ def test_small_singular_values_of_bidiagonal_matrices_are_relatively_exact():
 
 
 @dtypes
-@pytest.mark.parametrize("shape", [(2, 2), (7, 7), (30, 30), (40, 12), (12, 40)], ids=str)
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_what_is_not_finite_is_an_error(dtype, shape, bad):
-    a = torch.randn(3, *shape, dtype=dtype)
-    a[1, -1, 0] = bad
-    message = r"linalg.svd: \(Batch element 1\): The algorithm failed to converge because the input matrix contained non-f"
-    with pytest.raises(torch.linalg.LinAlgError, match=message):
-        svd(a.to("mps"))
-    with pytest.raises(torch.linalg.LinAlgError, match=r"linalg.svd: The .* contained non-finite"):
-        svdvals(a[1].to("mps"))
-
-
-@dtypes
-@pytest.mark.parametrize("n", [4, 12, 40])
-def test_every_layout(dtype, n):
-    a = torch.randn(4, 3, 2 * n, n, dtype=dtype)
-    for name, view in VIEWS.items():
-        expected = view(a).resolve_conj().resolve_neg()
-        found = svd(view(a.to("mps")), full_matrices=False)
-        for ours, theirs in zip(found, svd(view(a), full_matrices=False), strict=True):
-            assert (ours.shape, ours.stride()) == (theirs.shape, theirs.stride()), name
-        if expected.numel() > 0:
-            check(expected.contiguous(), *found, name)
-
-
-@dtypes
 @pytest.mark.parametrize("shape", [(3, 0), (0, 3), (0, 0), (0, 4, 2), (2, 3, 0)], ids=str)
 @pytest.mark.parametrize("full_matrices", [False, True])
 def test_empty_matrices(dtype, shape, full_matrices):
@@ -140,22 +124,6 @@ def test_empty_matrices(dtype, shape, full_matrices):
         assert torch.equal(ours.cpu(), theirs)
         assert (ours.stride(), ours.dtype) == (theirs.stride(), theirs.dtype)
     assert svdvals(a.to("mps")).shape == svdvals(a).shape
-
-
-@dtypes
-@pytest.mark.parametrize("shape", [(2, 6, 6), (2, 40, 20), (2, 20, 40)], ids=str)
-def test_out_of_other_strides(dtype, shape):
-    a = torch.randn(shape, dtype=dtype)
-    outs = [torch.empty(x.shape, dtype=x.dtype, device="mps") for x in svd(a)]
-    found = svd(a.to("mps"), out=tuple(outs))
-    assert all(x is out and x.is_contiguous() for x, out in zip(found, outs, strict=True))
-    check(a, *found)
-    values = torch.empty(2, 2 * min(shape[1:]), device="mps")[:, ::2]
-    assert svdvals(a.to("mps"), out=values) is values
-    check_values(a, values)
-    empty = [torch.empty(0, dtype=x.dtype, device="mps") for x in found]
-    u, values, v = torch.svd(a.to("mps"), out=tuple(empty))
-    check(a, u, values, v.mH)
 
 
 def test_only_values():
@@ -263,13 +231,3 @@ def test_batches_are_solved_one_by_one(shape):
 def test_many_matrices():
     a = torch.randn(70000, 2, 2)
     check_values(a, svdvals(a.to("mps")))
-
-
-def test_fake_tensors_have_the_results_properties():
-    a = torch.randn(3, 5, 4, dtype=torch.complex64, device="mps")
-    for full_matrices in (False, True):
-        with FakeTensorMode() as mode:
-            fakes = svd(mode.from_tensor(a), full_matrices)
-        for fake, real in zip(fakes, svd(a, full_matrices), strict=True):
-            assert (fake.shape, fake.dtype, fake.device) == (real.shape, real.dtype, real.device)
-            assert fake.stride() == real.stride()
