@@ -166,6 +166,15 @@ struct View {
     return result;
   }
 
+  // Returns the diagonals of matrices, (*, length).
+  View diagonal() const {
+    View result = *this;
+    const auto last = --result.dims;
+    result.sizes[last - 1] = std::min(sizes[last - 1], sizes[last]);
+    result.strides[last - 1] += strides[last];
+    return result;
+  }
+
   View mT() const { return transpose(dims - 2, dims - 1); }
   View mH() const {
     View result = mT();
@@ -316,14 +325,31 @@ class Plan {
     return static_cast<int32_t>(buffers_.size()) - 1;
   }
 
+  // Memory that is asked for during its life serves later requests after it: steps run in order.
+  class Scope {
+   public:
+    explicit Scope(Plan& plan) : plan_(plan), first_(plan.taken_.size()) {}
+    ~Scope() {
+      const auto first = plan_.taken_.begin() + static_cast<ptrdiff_t>(first_);
+      plan_.free_.insert(plan_.free_.end(), first, plan_.taken_.end());
+      plan_.taken_.erase(first, plan_.taken_.end());
+    }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Plan& plan_;
+    size_t first_;
+  };
+
   // Asks for memory, contiguous. Sizes are those of the view.
   View allocate(Type type, std::initializer_list<int64_t> sizes) {
-    View view{.buffer = static_cast<int32_t>(buffers_.size()), .type = type};
+    View view{.type = type};
     for (const auto size : sizes) {
       view.sizes[view.dims++] = size;
     }
     set_contiguous_strides(view);
-    buffers_.push_back({type, /*is_given=*/false, view.numel()});
+    view.buffer = memory_of(type, view.numel());
     return view;
   }
 
@@ -393,13 +419,12 @@ class Plan {
   // Returns a contiguous copy.
   View copied(const View& view, Type type) {
     View result = view;
-    result.buffer = static_cast<int32_t>(buffers_.size());
+    result.buffer = memory_of(type, view.numel());
     result.type = type;
     result.alignment = View::kMemory;
     result.is_conj = false;
     result.offset = 0;
     set_contiguous_strides(result);
-    buffers_.push_back({type, /*is_given=*/false, result.numel()});
     copy(result, view);
     return result;
   }
@@ -408,6 +433,32 @@ class Plan {
   const std::vector<Buffer>& buffers() const { return buffers_; }
 
  private:
+  // Returns a buffer of at least so many elements: of the free ones the smallest that suffices, or
+  // else the largest, which grows.
+  int32_t memory_of(Type type, int64_t elements) {
+    auto best = free_.end();
+    for (auto free = free_.begin(); free != free_.end(); ++free) {
+      const auto& buffer = buffers_[*free];
+      if (buffer.type != type) {
+        continue;
+      }
+      const auto known = best == free_.end() ? -1 : buffers_[*best].elements;
+      if (known < elements ? buffer.elements > known
+                           : buffer.elements >= elements && buffer.elements < known) {
+        best = free;
+      }
+    }
+    auto& number = taken_.emplace_back(static_cast<int32_t>(buffers_.size()));
+    if (best == free_.end()) {
+      buffers_.push_back({type, /*is_given=*/false, elements});
+    } else {
+      number = *best;
+      free_.erase(best);
+      buffers_[number].elements = std::max(buffers_[number].elements, elements);
+    }
+    return number;
+  }
+
   static void set_contiguous_strides(View& view) {
     int64_t stride = 1;
     for (int32_t dim = view.dims - 1; dim >= 0; --dim) {
@@ -437,6 +488,8 @@ class Plan {
 
   std::deque<Step> steps_;
   std::vector<Buffer> buffers_;
+  std::vector<int32_t> taken_;  // the buffers that the plan asks for, in order, but for the free
+  std::vector<int32_t> free_;   // those of scopes that have ended
   KeptValues kept_;
 };
 

@@ -41,9 +41,13 @@ bool is_whole(const View& view, const Tensor& tensor) {
          tensor.strides() == at::IntArrayRef(view.strides, dims);
 }
 
-void multiply(const Step& step, const Tensor& result, const Tensor& a, const Tensor& b) {
+void multiply(const Step& step, Tensor result, const Tensor& a, const Tensor& b) {
   if (step.beta == 0 && step.alpha == 1) {
-    result.copy_(at::bmm(a, b));
+    if (result.is_contiguous()) {
+      at::bmm_out(result, a, b);
+    } else {
+      result.copy_(at::bmm(a, b));
+    }
   } else if (step.beta == 1 && step.alpha == -1) {
     result.sub_(at::bmm(a, b));
   } else {

@@ -426,15 +426,8 @@ def execute(plan: Plan, tensors: Sequence[Tensor], like: Tensor, launch: Launche
         elif isinstance(step, Fill):
             tensor(step.place).fill_(step.value)
         else:
-            result = tensor(step.result)
-            product = torch.baddbmm if step.beta else _scaled_bmm
-            result.copy_(
-                product(result, tensor(step.a), tensor(step.b), beta=step.beta, alpha=step.alpha)
-            )
-
-
-def _scaled_bmm(_: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
-    return torch.bmm(a, b) if alpha == 1 else torch.bmm(a, b) * alpha
+            a, b = tensor(step.a), tensor(step.b)
+            tensor(step.result).baddbmm_(a, b, beta=step.beta, alpha=step.alpha)
 
 
 def _launch(launch: Launch, values: Sequence[Tensor | bytes | str | None], like: Tensor) -> None:
