@@ -3,7 +3,7 @@
     python benchmarks/gpu_large_linear_algebra.py record large.pickle   # on the software device
     python benchmarks/gpu_large_linear_algebra.py run large.pickle      # on a GPU, without a compiled part of metalops
 
-LU and Cholesky are those of metalops.cuda.linalg. The host parts of the other factorisations run on mps tensors only, so
+LU, Cholesky and QR are those of metalops.cuda.linalg. The host parts of the other factorisations run on mps tensors only, so
 `record` writes down what they do with a matrix (metalops.trace.operators), and `run` does the same with the same matrix on a
 GPU, all of it from the matrix on. The factors are checked there. Ours is timed in CUDA graphs, without what it costs to launch
 from Python; torch's operators as they are called. eig asks after each sweep what comes next, and does so here too.
@@ -106,7 +106,7 @@ CASES = {
     "svd": Case(torch.linalg.svd, _same, _of_svd),
     "svdvals": Case(_svdvals, _same, None),
     "eig": Case(torch.linalg.eig, _same, _of_eig, BOUND_OF_EIG),
-    "qr": Case(torch.linalg.qr, _same, _of_qr),
+    "qr": Case(torch.linalg.qr, _same, _of_qr, ours=linalg.qr),
     "lu_factor": Case(
         torch.linalg.lu_factor, _same, _of_lu, ours=lambda a: linalg.lu_factor_ex(a)[:2]
     ),

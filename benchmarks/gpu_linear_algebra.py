@@ -49,24 +49,6 @@ def eigh(a: Tensor) -> Factors:
     return values, vectors.mT
 
 
-def qr(a: Tensor) -> Factors:
-    """Of at most 32 rows and columns: R and the reflectors by one kernel, Q by another."""
-    kernels, types = _kernels("qr", "qr")
-    batch, n, _ = a.shape
-    columns, taus, q = a.mT.contiguous(), a.new_empty(batch, n), torch.empty_like(a)
-    size = next(size for size in (4, 8, 16, 32) if n <= size)
-    p = types.QrParameters(batch, n, n, n, 0, n, _round_up(n, 4))
-    if n <= 8:
-        kernels.grid(f"qr_thread_float_{size}", (_round_up(batch, 32),), columns, taus, p)
-    else:
-        name = f"qr_small_float_{size}_{size}"
-        kernels.simdgroups(name, -(-batch * size // 32), columns, taus, p)
-    of_q = types.QrVectorsParameters(n, n, n, n, n * n, n, 1, batch, 0, 0, 1)
-    threads = batch * -(-n // 2)
-    kernels.grid(f"qr_vectors_float_{size}", (_round_up(threads, 32),), q, columns, taus, of_q)
-    return q.mT, columns.mT.triu()
-
-
 def svd(a: Tensor) -> Factors:
     kernels, types = _kernels("svd", "squares")
     batch, n, _ = a.shape
@@ -164,7 +146,7 @@ CASES = {
     "eigh": Case(_symmetric, eigh, torch.linalg.eigh, 64, alone=33),
     "svd": Case(_same, svd, torch.linalg.svd, 64, alone=33),
     "eig": Case(_same, eig, torch.linalg.eig, bound=20, alone=0),
-    "qr": Case(_same, qr, torch.linalg.qr, alone=0),
+    "qr": Case(_same, linalg.qr, torch.linalg.qr, alone=0),
     "lu_factor": Case(_same, lu_factor, torch.linalg.lu_factor_ex, 64),
     "cholesky": Case(_positive, cholesky, torch.linalg.cholesky_ex, 64),
 }

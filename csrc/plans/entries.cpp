@@ -5,6 +5,7 @@
 #include <csrc/plans/entry.h>
 #include <csrc/plans/linalg/cholesky.h>
 #include <csrc/plans/linalg/lu.h>
+#include <csrc/plans/linalg/qr.h>
 #include <csrc/plans/plan.h>
 #include <csrc/plans/quantized/gguf.h>
 #include <csrc/plans/quantized/quantized.h>
@@ -54,6 +55,7 @@ const std::vector<Entry>& entries() {
       METALOPS_PLAN_ENTRY(cholesky, Cholesky, factors, infos, a, upper),
       METALOPS_PLAN_ENTRY(lu_factor, LuFactor, factors, pivots, infos, a, is_pivoted),
       METALOPS_PLAN_ENTRY(lu_solve, LuSolve, x, factors, pivots, b, is_transposed),
+      METALOPS_PLAN_ENTRY(qr, Qr, q, r, a),
       METALOPS_PLAN_ENTRY(gguf_dequantize, GgufDequantize, result, data, indices, qtype),
       METALOPS_PLAN_ENTRY(gguf_linear, GgufLinear, result, x, data, bias, qtype),
       METALOPS_PLAN_ENTRY(quantized_dequantize, QuantizedDequantize, result,

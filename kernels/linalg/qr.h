@@ -41,4 +41,13 @@ struct QrVectorsParameters {
   uint32_t is_identity;    // the vectors are the identity's, and are not read
 };
 
+// Parameters of writing out R.
+struct QrUpperParameters {
+  int64_t matrix_stride;  // those of R
+  int64_t row_stride;
+  int64_t column_stride;
+  uint32_t rows;  // of a factored matrix
+  uint32_t columns;
+};
+
 }  // namespace metalops

@@ -528,6 +528,23 @@ kernel void qr_larft(device T* t [[buffer(0)]], device const T* gram [[buffer(1)
   }
 }
 
+// ---- results ------------------------------------------------------------------------------------
+
+// Writes out R of factored matrices, with zeros below the diagonal. One thread per element.
+template <typename T>
+kernel void qr_upper(device T* r [[buffer(0)]], device const T* matrices [[buffer(1)]],
+                     constant QrUpperParameters& p [[buffer(2)]],
+                     uint3 position [[thread_position_in_grid]]) {
+  const uint row = position.x;
+  const uint column = position.y;
+  const int64_t matrix = position.z;
+  T value = from_real<T>(0.0f);
+  if (row <= column) {
+    value = matrices[(matrix * p.columns + column) * p.rows + row];
+  }
+  r[matrix * p.matrix_stride + row * p.row_stride + column * p.column_stride] = value;
+}
+
 #define REGISTER_QR_SMALL(T, COLUMNS, ROWS) \
   REGISTER_KERNEL("qr_small_" #T "_" #COLUMNS "_" #ROWS, qr_small, T, COLUMNS, ROWS)
 
@@ -551,7 +568,8 @@ kernel void qr_larft(device T* t [[buffer(0)]], device const T* gram [[buffer(1)
   REGISTER_QR_VECTORS(T, 32);                             \
   REGISTER_KERNEL("qr_panel_" #T, qr_panel, T);           \
   REGISTER_KERNEL("qr_reflectors_" #T, qr_reflectors, T); \
-  REGISTER_KERNEL("qr_larft_" #T, qr_larft, T)
+  REGISTER_KERNEL("qr_larft_" #T, qr_larft, T);           \
+  REGISTER_KERNEL("qr_upper_" #T, qr_upper, T)
 
 REGISTER_QR(float);
 REGISTER_QR(float2);

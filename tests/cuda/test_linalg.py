@@ -52,6 +52,21 @@ def test_cholesky(n, upper, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", [(5, 4, 4), (9, 20, 7), (32, 32), (3, 50, 20), (20, 300), (2, 700, 257), (1024, 1024)], ids=str)  # fmt: skip
+def test_qr(size, dtype):
+    a = matrices(*size, dtype=dtype)
+    for mode in ("reduced", "complete"):
+        q, r = linalg.qr(a, mode)
+        expected = torch.linalg.qr(a, mode)
+        assert [(x.shape, x.stride()) for x in (q, r)] == [(x.shape, x.stride()) for x in expected]
+        assert torch.equal(r, r.triu())
+        identity = torch.eye(q.shape[-1], device="cuda", dtype=wide(q).dtype)
+        assert error(wide(q) @ wide(r) - wide(a), wide(a)) < 5
+        assert error(wide(q).mH @ wide(q) - identity, identity) < 5
+    assert torch.equal(linalg.qr(a, "r").R, linalg.qr(a).R)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("adjoint", [False, True])
 @pytest.mark.parametrize("n", [5, 60, 300])
 def test_solutions_of_transposed_views(n, adjoint, dtype):
@@ -80,6 +95,8 @@ def test_there_are_no_derivatives():
 def test_matrices_without_elements_and_without_factors():
     assert linalg.lu_factor(torch.ones(0, 3, 3, device="cuda")).pivots.shape == (0, 3)
     assert linalg.cholesky(torch.ones(2, 0, 0, device="cuda")).shape == (2, 0, 0)
+    q = linalg.qr(torch.ones(2, 40, 0, device="cuda"), "complete").Q
+    assert torch.equal(q, torch.eye(40, device="cuda").expand(2, 40, 40))
     with pytest.raises(torch.linalg.LinAlgError, match="minor of order 1 "):
         linalg.cholesky(torch.zeros(40, 40, device="cuda"))
     with pytest.raises(RuntimeError, match="is zero"):

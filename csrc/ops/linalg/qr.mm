@@ -2,29 +2,24 @@
 // xORGQR).
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/linalg_qr_meta.h>
-#include <ATen/ops/triu.h>
 #include <csrc/ops/common/int32.h>
-#include <csrc/ops/common/typed_kernel.h>
+#include <csrc/ops/common/outputs.h>
+#include <csrc/ops/common/run_plan.h>
+#include <csrc/plans/linalg/qr.h>
 #include <metalops/checks.h>
 #include <metalops/stock.h>
 #include <metalops/structured.h>
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 #include <tuple>
-#include <vector>
 
-#include <csrc/ops/common/outputs.h>
-#include <csrc/ops/linalg/common/reflectors.h>
-#include <csrc/plans/linalg/launch_lengths.h>
+#include <csrc/ops/linalg/common/matrix_rows.h>
 
 namespace {
 
 using at::Tensor;
-using metalops::BlockReflector;
 
 void check(const char* kernel, const char* name, const Tensor& a) {
   const auto type = a.scalar_type();
@@ -34,10 +29,9 @@ void check(const char* kernel, const char* name, const Tensor& a) {
               name, ": matrices of ", a.sizes(), " are too large for MPS");
 }
 
-// Returns the transpose, (batch, n, m), of matrices that are stored by contiguous columns.
-Tensor by_columns(const Tensor& matrices) {
-  return matrices.mT().view(
-      {at::native::batchCount(matrices), matrices.size(-1), matrices.size(-2)});
+// Returns memory for matrices of contiguous columns.
+Tensor empty_by_columns(const Tensor& like) {
+  return at::empty(like.mT().sizes(), like.options()).mT();
 }
 
 // Returns the elements that belong to each matrix as (batch, length), contiguous.
@@ -45,152 +39,6 @@ Tensor batch_of_vectors(const Tensor& vectors) {
   int64_t batch = 1;
   for (const auto size : vectors.sizes().slice(0, vectors.dim() - 1)) batch *= size;
   return vectors.contiguous().view({batch, vectors.size(-1)});
-}
-
-// The most rows of a panel that is held in registers.
-constexpr int64_t kMostInRegisters = 128;
-
-// ---- matrices stored by columns -----------------------------------------------------------------
-
-// Factors a panel from row and column `first` on (xGEQR2) with kernels that hold it in registers of
-// a thread or of lanes of a simdgroup.
-void factorise_small(const Tensor& a, const Tensor& taus, int64_t first, int64_t width) {
-  const auto rows = a.size(2) - first;
-  const auto parameters = metalops::qr_parameters(a, taus, first, width);
-  if (const auto size = std::max(rows, width); size <= int64_t{metalops::kQrThread}) {
-    metalops::launch_threads(metalops::library("qr"),
-                             metalops::typed_kernel("qr_thread_", a) + (size <= 4 ? "_4" : "_8"),
-                             a.size(0), a, taus, parameters);
-    return;
-  }
-  struct Size {
-    int64_t columns;
-    int64_t rows;
-    const char* name;
-  };
-  // Ascending: in the first size that is large enough, most matrices share a simdgroup.
-  constexpr std::array<Size, 6> kSizes{{{8, 32, "_8_32"},
-                                        {16, 16, "_16_16"},
-                                        {16, 64, "_16_64"},
-                                        {32, 32, "_32_32"},
-                                        {32, 64, "_32_64"},
-                                        {32, kMostInRegisters, "_32_128"}}};
-  const auto* const size = std::find_if(kSizes.begin(), kSizes.end(), [&](const Size& x) {
-    return width <= x.columns && rows <= x.rows;
-  });
-  metalops::launch_simdgroups(
-      metalops::library("qr"), metalops::typed_kernel("qr_small_", a) + size->name,
-      c10::metal::ceil_div<uint64_t>(a.size(0) * size->columns, c10::metal::simdgroup_size), a,
-      taus, parameters);
-}
-
-void factorise_panel(const Tensor& a, const Tensor& taus, int64_t first, int64_t width) {
-  constexpr int64_t kTall = 512;
-  constexpr int64_t kNarrow = 8;
-  // Multiplications that a threadgroup may make in one launch, lest a GPU's watchdog stop it.
-  constexpr int64_t kMostProducts = int64_t{1} << 28;
-  constexpr uint64_t kThreads = 256;
-  const auto rows = a.size(2) - first;
-  const bool is_short = rows < kTall || (width <= kNarrow && rows * width * width <= kMostProducts);
-  if (rows <= kMostInRegisters) {
-    factorise_small(a, taus, first, width);
-  } else if (is_short || width == 1) {
-    metalops::launch_threadgroups(metalops::library("qr"), metalops::typed_kernel("qr_panel_", a),
-                                  a.size(0), kThreads, a, taus,
-                                  metalops::qr_parameters(a, taus, first, width));
-  } else {
-    // A single threadgroup takes long for many rows: the columns are halved.
-    const auto half = width > kNarrow ? c10::metal::round_up<int64_t>(width / 2, 4) : width / 2;
-    factorise_panel(a, taus, first, half);
-    metalops::multiply_columns(metalops::block_reflector(a, taus, first, half), true,
-                               a.narrow(1, first + half, width - half).narrow(2, first, rows));
-    factorise_panel(a, taus, first + half, width - half);
-  }
-}
-
-// Factors a, (batch, n, m) by columns, which gets R and the reflectors (xGEQRF). taus: (batch,
-// min(m, n)). blocks: receives the block reflectors, if not null.
-void factorise(const Tensor& a, const Tensor& taus, std::vector<BlockReflector>* blocks = nullptr) {
-  const auto steps = taus.size(1);
-  if (a.numel() == 0) {
-    return;
-  }
-  if (a.size(1) <= metalops::kQrPanel && a.size(2) <= metalops::kQrSmall) {
-    factorise_small(a, taus, 0, a.size(1));
-    return;
-  }
-  taus.zero_();  // each panel writes its own
-  for (int64_t first = 0; first < steps; first += metalops::kQrPanel) {
-    const auto width = std::min<int64_t>(metalops::kQrPanel, steps - first);
-    factorise_panel(a, taus, first, width);
-    const auto behind = a.size(1) - first - width;
-    if (behind == 0 && blocks == nullptr) {
-      continue;
-    }
-    auto block = metalops::block_reflector(a, taus, first, width);
-    if (behind > 0) {
-      metalops::multiply_columns(
-          block, true, a.narrow(1, first + width, behind).narrow(2, first, a.size(2) - first));
-    }
-    if (blocks != nullptr) {
-      blocks->push_back(std::move(block));
-    }
-  }
-}
-
-// Calls part(own) for as many matrices as a launch may take, until all are done. own(x) is the part
-// of x, a tensor with a's batch, that belongs to these matrices.
-template <class Part>
-void for_parts(const Tensor& a, Part part) {
-  const auto steps = metalops::steps_of_panel(a.size(2), a.size(1));
-  metalops::in_launches(a.size(0), steps, [&](int64_t first, int64_t count) {
-    part([&](const Tensor& x) { return x.narrow(0, first, count); });
-  });
-}
-
-// Multiplies vectors of few elements with Q or Q^H: the rows of `others` if by_rows, else its
-// columns.
-void multiply_small(const Tensor& others, const Tensor& a, const Tensor& taus, bool is_adjoint,
-                    bool by_rows, bool is_identity) {
-  const auto narrow = [](int64_t x) { return static_cast<uint32_t>(x); };
-  const auto size = a.size(2);
-  const auto count = others.size(by_rows ? 2 : 1);
-  const metalops::QrVectorsParameters parameters{narrow(count),
-                                                 narrow(size),
-                                                 narrow(a.size(1)),
-                                                 narrow(taus.size(1)),
-                                                 others.size(1) * others.size(2),
-                                                 by_rows ? 1 : size,
-                                                 by_rows ? count : 1,
-                                                 narrow(a.size(0)),
-                                                 is_adjoint,
-                                                 by_rows,
-                                                 is_identity};
-  metalops::launch_threads(metalops::library("qr"),
-                           metalops::typed_kernel("qr_vectors_", a) + metalops::small_size(size),
-                           a.size(0) * c10::metal::ceil_div<uint64_t>(count, metalops::kQrVectors),
-                           others, a, taus, parameters);
-}
-
-// Forms the first columns of Q, as many as q has (xORGQR). blocks: those of the reflectors; none if
-// they are small.
-void form_q(const Tensor& q, const Tensor& a, const Tensor& taus,
-            const std::vector<BlockReflector>& blocks) {
-  if (q.numel() == 0) {
-    return;
-  }
-  if (metalops::is_small(q.size(2)) && blocks.empty()) {
-    multiply_small(q, a, taus, false, false, true);
-    return;
-  }
-  q.zero_();
-  q.diagonal(0, 1, 2).fill_(1);
-  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
-    // The columns before `first` are zero in these rows.
-    const auto first = block->first;
-    metalops::multiply_columns(
-        *block, false, q.narrow(1, first, q.size(1) - first).narrow(2, first, q.size(2) - first));
-  }
 }
 
 // ---- geqrf --------------------------------------------------------------------------------------
@@ -204,11 +52,15 @@ Tensor empty_taus(const Tensor& a) {
 std::tuple<Tensor, Tensor> geqrf_of(const Tensor& input) {
   TORCH_CHECK(input.dim() >= 2, "torch.geqrf: input must have at least 2 dimensions.");
   check("geqrf_mps", "torch.geqrf", input);
-  auto a = at::native::cloneBatchedColumnMajor(input);
+  auto a = empty_by_columns(input);
   auto taus = empty_taus(a);
-  const auto columns = by_columns(a);
-  const auto of_columns = batch_of_vectors(taus);
-  for_parts(columns, [&](auto own) { factorise(own(columns), own(of_columns)); });
+  metalops::PlanRun run;
+  metalops::plans::qr_factor(run.plan(),
+                             {.factors = run.view(metalops::as_batch(a)),
+                              .taus = run.view(batch_of_vectors(taus)),
+                              .a = run.view(metalops::as_batch(input.resolve_neg()))},
+                             metalops::plan_device());
+  run.run();
   return {std::move(a), std::move(taus)};
 }
 
@@ -256,14 +108,14 @@ Tensor householder_product_of(const Tensor& input, const Tensor& tau) {
               " does not match input dtype ", input.scalar_type());
   at::native::checkSameDevice(kName, tau, input, "tau");
   check("orgqr_mps", kName, input);
-  auto result = at::native::cloneBatchedColumnMajor(input);
-  const auto q = by_columns(result);
-  const auto taus = batch_of_vectors(tau);
-  if (metalops::is_small(input.size(-2))) {
-    form_q(q, q.clone(), taus, {});
-  } else if (q.numel() != 0) {
-    form_q(q, q, taus, metalops::block_reflectors(q, taus));
-  }
+  auto result = empty_by_columns(input);
+  metalops::PlanRun run;
+  metalops::plans::qr_form(run.plan(),
+                           {.q = run.view(metalops::as_batch(result)),
+                            .reflectors = run.view(metalops::as_batch(input.resolve_neg())),
+                            .taus = run.view(batch_of_vectors(tau))},
+                           metalops::plan_device());
+  run.run();
   return result;
 }
 
@@ -319,30 +171,20 @@ Tensor ormqr_of(const Tensor& input, const Tensor& tau, const Tensor& other, boo
                 bool transpose) {
   check_ormqr(input, tau, other, left);
   auto result = at::native::cloneBatchedColumnMajor(other);
-  const auto taus = batch_of_vectors(tau);
-  if (result.numel() == 0 || taus.numel() == 0) {
+  if (result.numel() == 0 || tau.numel() == 0) {
     return result;
   }
-  const auto a =
-      by_columns(input.mT().is_contiguous() ? input : at::native::cloneBatchedColumnMajor(input));
-  const auto c = by_columns(result);
-  if (metalops::is_small(a.size(2))) {
-    // x^T Q is the conjugate of Q^H conj(x).
-    multiply_small(c, a, taus, left == transpose, !left, false);
-    return result;
-  }
-  auto blocks = metalops::block_reflectors(a, taus);
-  if (left != transpose) {
-    std::reverse(blocks.begin(), blocks.end());
-  }
-  for (const auto& block : blocks) {
-    if (left) {
-      metalops::multiply_columns(block, transpose,
-                                 c.narrow(2, block.first, a.size(2) - block.first));
-    } else {
-      metalops::multiply_rows(block, transpose, c.narrow(1, block.first, a.size(2) - block.first));
-    }
-  }
+  const auto reflectors =
+      input.mT().is_contiguous() ? input : at::native::cloneBatchedColumnMajor(input);
+  metalops::PlanRun run;
+  metalops::plans::qr_multiply(run.plan(),
+                               {.c = run.view(metalops::as_batch(result)),
+                                .reflectors = run.view(metalops::as_batch(reflectors)),
+                                .taus = run.view(batch_of_vectors(tau)),
+                                .left = left,
+                                .is_adjoint = transpose},
+                               metalops::plan_device());
+  run.run();
   return result;
 }
 
@@ -364,20 +206,16 @@ std::tuple<Tensor&, Tensor&> qr_out(const Tensor& input, c10::string_view mode, 
   metalops::StructuredOut<at::meta::structured_linalg_qr> call(q_out, r_out);
   call.meta(input, mode);
   check("geqrf_mps", "linalg.qr", input);
-  const bool computes_q = mode != "r";
-  const auto& r = call.output(1);
-  auto factors = at::native::cloneBatchedColumnMajor(input);
-  const auto a = by_columns(factors);
-  const auto taus = batch_of_vectors(empty_taus(factors));
-  const auto q = computes_q ? by_columns(call.output(0)) : Tensor();
-  for_parts(a, [&](auto own) {
-    std::vector<BlockReflector> blocks;
-    factorise(own(a), own(taus), computes_q ? &blocks : nullptr);
-    if (computes_q) {
-      form_q(own(q), own(a), own(taus), blocks);
-    }
+  metalops::write_batch(call.output(1), [&](const Tensor& r) {
+    metalops::PlanRun run;
+    const auto q = mode == "r" ? Tensor() : metalops::as_batch(call.output(0));
+    metalops::plans::qr(run.plan(),
+                        {.q = run.view(q),
+                         .r = run.view(r),
+                         .a = run.view(metalops::as_batch(input.resolve_neg()))},
+                        metalops::plan_device());
+    run.run();
   });
-  at::triu_out(const_cast<Tensor&>(r), factors.narrow(-2, 0, r.size(-2)));
   call.write_back();
   return std::forward_as_tuple(q_out, r_out);
 }

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..ops._cuda import plan
 
-__all__ = ["cholesky", "cholesky_ex", "lu_factor", "lu_factor_ex", "lu_solve", "solve"]
+__all__ = ["cholesky", "cholesky_ex", "lu_factor", "lu_factor_ex", "lu_solve", "qr", "solve"]
 
 _DTYPES = (torch.float32, torch.complex64)
 _DEVICE = "cuda"
@@ -40,6 +40,11 @@ class LuFactorEx(NamedTuple):
 class LuFactor(NamedTuple):
     LU: Tensor
     pivots: Tensor
+
+
+class Qr(NamedTuple):
+    Q: Tensor
+    R: Tensor
 
 
 def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> CholeskyEx:
@@ -148,6 +153,25 @@ def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, adjoint: bool = False) ->
         is_transposed=adjoint,
     )
     return x
+
+
+def qr(A: Tensor, mode: str = "reduced") -> Qr:
+    """Returns Q and R with A = Q R, whose columns are contiguous. A: (*, m, n); k = min(m, n). mode: "reduced": Q is
+    (*, m, k) and R (*, k, n); "complete": (*, m, m) and (*, m, n); "r": Q is empty and R (*, k, n).
+
+    Raises RuntimeError for tensors that are no matrices on a GPU, for other dtypes and for other modes.
+    """
+    _check("linalg.qr", A)
+    if mode not in ("reduced", "complete", "r"):
+        raise RuntimeError(
+            f"qr received unrecognized mode '{mode}' but expected one of 'reduced' (default), 'r', or 'complete'"
+        )
+    *batch, m, n = A.shape
+    k = m if mode == "complete" else min(m, n)
+    q = A.new_empty(0) if mode == "r" else A.new_empty([*batch, k, m]).mT
+    r = A.new_empty([*batch, n, k]).mT
+    plan.run("qr", A, q=None if mode == "r" else _as_batch(q), r=_as_batch(r), a=_as_batch(A))
+    return Qr(q, r)
 
 
 def solve(A: Tensor, B: Tensor) -> Tensor:

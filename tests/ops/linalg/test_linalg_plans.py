@@ -23,6 +23,10 @@ def planned(name, *tensors, **arguments):
 def factoring(name, batch, m, n, dtype=torch.float32):
     a = torch.empty(batch, m, n, dtype=dtype)
     infos = torch.empty(batch, dtype=torch.int32)
+    if name == "qr":
+        k = min(m, n)
+        q, r = (torch.empty(batch, *size, dtype=dtype).mT for size in ((k, m), (n, k)))
+        return planned(name, q=q, r=r, a=a)
     if name == "cholesky":
         return planned(name, factors=torch.empty_like(a), infos=infos, a=a)
     pivots = torch.empty(batch, min(m, n), dtype=torch.int32)
@@ -42,6 +46,10 @@ def test_the_kernel_is_chosen_by_the_size():
         "cholesky_block_float",
         "cholesky_clear_lower_float",
     ]
+    assert kernels(factoring("qr", 9, 8, 5)) == ["qr_thread_float_8", "qr_vectors_float_8", "qr_upper_float"]  # fmt: skip
+    assert kernels(factoring("qr", 9, 20, 7))[0] == "qr_small_float_8_32"
+    assert kernels(factoring("qr", 1, 200, 8))[:2] == ["qr_panel_float", "qr_reflectors_float"]
+    assert "qr_small_float2_32_128" in kernels(factoring("qr", 1, 200, 200, torch.complex64))
 
 
 def test_a_grid_holds_all_matrices():
@@ -55,8 +63,30 @@ def test_a_grid_holds_all_matrices():
     assert grid(7, 1024)[1] == (512,)
 
 
+def test_a_tall_panel_is_halved_until_a_threadgroup_is_fast():
+    """Between the halves is the block reflector of the first one."""
+    assert kernels(factoring("qr", 1, 5000, 16))[:5] == [
+        "qr_panel_float",
+        "qr_reflectors_float",
+        "qr_larft_float",
+        "qr_panel_float",
+        "qr_reflectors_float",
+    ]
+
+
+def test_panels_share_memory():
+    def elements(**arguments):
+        a = torch.empty(1, 2048, 2048)
+        plan = planned("qr", r=torch.empty_like(a), a=a, **arguments)
+        return sum(elements for _, elements in plan.memories) / a.numel()
+
+    assert elements() < 1.1  # the factors, and one panel's
+    # Those of all panels, which become shorter.
+    assert elements(q=torch.empty(1, 2048, 2048).mT) < 1.6
+
+
 @pytest.mark.parametrize("n", [40, 64, 100, 257, 1024])
-@pytest.mark.parametrize("name", ["cholesky", "lu_factor"])
+@pytest.mark.parametrize("name", ["cholesky", "lu_factor", "qr"])
 def test_every_step_stays_within_its_buffers(name, n):
     plan = factoring(name, 3, n, n)
     sizes = {plan.given + i: elements for i, (_, elements) in enumerate(plan.memories)}
@@ -68,14 +98,18 @@ def test_every_step_stays_within_its_buffers(name, n):
                 assert 0 <= place.offset and place.offset + last < sizes[place.buffer]
 
 
-@pytest.mark.parametrize("name", ["cholesky", "lu_factor"])
+@pytest.mark.parametrize("name", ["cholesky", "lu_factor", "qr"])
 @pytest.mark.parametrize("n", [8, 16, 32, 200])
 def test_the_same_plan_runs_on_mps(name, n, tmp_path):
     a = torch.eye(n).repeat(2, 1, 1).to("mps")
-    function = torch.linalg.cholesky_ex if name == "cholesky" else torch.linalg.lu_factor_ex
+    functions = {
+        "cholesky": torch.linalg.cholesky_ex,
+        "lu_factor": torch.linalg.lu_factor_ex,
+        "qr": torch.linalg.qr,
+    }
     with debug.capture(tmp_path / "x.trace", gpu=True) as trace:
-        function(a)
-    families = ("cholesky", "lu_", "triangular")
+        functions[name](a)
+    families = ("cholesky", "lu_", "triangular", "qr_")
     launched = [x.kernel for x in trace.launches if x.kernel.startswith(families)]
     assert launched == kernels(factoring(name, 2, n, n))
 
@@ -133,6 +167,23 @@ def test_lu(on_the_software_device, size, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+@pytest.mark.parametrize("mode", ["reduced", "complete", "r"])
+@pytest.mark.parametrize("size", [*SIZES, (2, 3, 70, 40), (600, 12), (50, 0)], ids=str)
+def test_qr(on_the_software_device, size, mode, dtype):
+    a = matrices(size, dtype)
+    q, r = linalg.qr(a.to("mps"), mode)
+    expected = torch.linalg.qr(a, mode)
+    assert [(x.shape, x.stride()) for x in (q, r)] == [(x.shape, x.stride()) for x in expected]
+    torch.testing.assert_close((q.cpu(), r.cpu()), tuple(expected), atol=2e-4, rtol=2e-4)
+    assert torch.equal(r.cpu(), torch.linalg.qr(a.to("mps"), mode).R.cpu())
+
+
+def test_modes_of_qr(on_the_software_device):
+    with pytest.raises(RuntimeError, match="unrecognized mode 'full'"):
+        linalg.qr(torch.eye(3, device="mps"), "full")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 @pytest.mark.parametrize("upper", [False, True])
 @pytest.mark.parametrize("n", [1, 8, 16, 33, 130])
 def test_cholesky(on_the_software_device, n, upper, dtype):
@@ -168,7 +219,7 @@ def test_pivots_of_any_strides_and_broadcast_matrices(on_the_software_device):
 
 def test_there_are_no_derivatives(on_the_software_device):
     a = torch.eye(20, device="mps", requires_grad=True)
-    for call in (linalg.cholesky, linalg.lu_factor, lambda a: linalg.solve(a, a)):
+    for call in (linalg.cholesky, linalg.lu_factor, linalg.qr, lambda a: linalg.solve(a, a)):
         with pytest.raises(RuntimeError, match="A requires grad"):
             call(a)
     with pytest.raises(RuntimeError, match="B requires grad"):

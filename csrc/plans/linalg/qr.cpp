@@ -1,0 +1,293 @@
+#include <csrc/plans/linalg/block_reflectors.h>
+#include <csrc/plans/linalg/launch_lengths.h>
+#include <csrc/plans/linalg/qr.h>
+#include <kernels/linalg/qr.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <vector>
+
+namespace metalops::plans {
+
+namespace {
+
+constexpr int64_t kPanel{kQrPanel};
+
+// The most rows of a panel that is held in registers.
+constexpr int64_t kMostInRegisters = 128;
+
+// Matrices, in here, are views of their transposes, (batch, n, m), contiguous.
+
+uint32_t narrow(int64_t x) { return static_cast<uint32_t>(x); }
+
+void check_sizes(const View& matrices) {
+  constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();
+  for (int32_t dim = 0; dim < matrices.dims; ++dim) {
+    check_size(matrices.size(dim), kLargest, "qr: matrices with a side");
+  }
+}
+
+// Returns the parameters of the panel that begins in row and column `first`.
+QrParameters parameters_of(const View& a, const View& taus, int64_t first, int64_t width) {
+  return {narrow(a.size(0)), narrow(a.size(2)), narrow(a.size(1)),         narrow(taus.size(1)),
+          narrow(first),     narrow(width),     narrow(round_up(width, 4))};
+}
+
+// Allocates the block reflector of a panel, for the rows from `first` on.
+BlockReflector empty_block(Plan& plan, const View& a, int64_t first, int64_t width) {
+  const auto padded = round_up(width, 4);
+  return {plan.allocate(a.type, {a.size(0), padded, a.size(2) - first}),
+          plan.allocate(a.type, {a.size(0), padded, padded})};
+}
+
+// Writes the block reflector of a panel (xLARFT).
+void make_block(Plan& plan, const BlockReflector& block, const View& a, const View& taus,
+                int64_t first, int64_t width) {
+  const Plan::Scope scope(plan);
+  const auto& [v, t] = block;
+  const auto p = parameters_of(a, taus, first, width);
+  const auto gram = plan.allocate(t.type, {t.size(0), t.size(1), t.size(2)});
+  plan.launch("qr", Name("qr_reflectors_") + a.type,
+              grid_of_elements(v.size(2), p.padded, a.size(0)), v, a, p);
+  plan.product(gram, v, v.mH(), /*alpha=*/1, /*beta=*/0);
+  plan.launch("qr", Name("qr_larft_") + a.type, grid_of_elements(p.padded, a.size(0), 1), t, gram,
+              taus, p);
+}
+
+// Returns the block reflector of a panel.
+BlockReflector block_reflector(Plan& plan, const View& a, const View& taus, int64_t first,
+                               int64_t width) {
+  const auto block = empty_block(plan, a, first, width);
+  make_block(plan, block, a, taus, first, width);
+  return block;
+}
+
+// Factors a panel from row and column `first` on (xGEQR2) with kernels that hold it in registers of
+// a thread or of lanes of a simdgroup.
+void factor_small(Plan& plan, const View& a, const View& taus, int64_t first, int64_t width) {
+  const auto rows = a.size(2) - first;
+  const auto p = parameters_of(a, taus, first, width);
+  if (const auto size = std::max(rows, width); size <= int64_t{kQrThread}) {
+    plan.launch("qr", Name("qr_thread_") + a.type + (size <= 4 ? "_4" : "_8"),
+                grid_of_threads(a.size(0)), a, taus, p);
+    return;
+  }
+  struct Size {
+    int64_t columns;
+    int64_t rows;
+    const char* name;
+  };
+  // Ascending: in the first size that is large enough, most matrices share a simdgroup.
+  constexpr std::array<Size, 6> kSizes{{{8, 32, "_8_32"},
+                                        {16, 16, "_16_16"},
+                                        {16, 64, "_16_64"},
+                                        {32, 32, "_32_32"},
+                                        {32, 64, "_32_64"},
+                                        {32, kMostInRegisters, "_32_128"}}};
+  const auto* const size = std::find_if(kSizes.begin(), kSizes.end(), [&](const Size& x) {
+    return width <= x.columns && rows <= x.rows;
+  });
+  plan.launch("qr", Name("qr_small_") + a.type + size->name,
+              grid_of_simdgroups(ceil_div(a.size(0) * size->columns, 32)), a, taus, p);
+}
+
+void factor_panel(Plan& plan, const View& a, const View& taus, int64_t first, int64_t width) {
+  constexpr int64_t kTall = 512;
+  constexpr int64_t kNarrow = 8;
+  // Multiplications that a threadgroup may make in one launch, lest a GPU's watchdog stop it.
+  constexpr int64_t kMostProducts = int64_t{1} << 28;
+  constexpr uint64_t kThreads = 256;
+  const auto rows = a.size(2) - first;
+  const bool is_short = rows < kTall || (width <= kNarrow && rows * width * width <= kMostProducts);
+  if (rows <= kMostInRegisters) {
+    factor_small(plan, a, taus, first, width);
+  } else if (is_short || width == 1) {
+    plan.launch("qr", Name("qr_panel_") + a.type, grid_of_threadgroups(a.size(0), kThreads), a,
+                taus, parameters_of(a, taus, first, width));
+  } else {
+    // A single threadgroup takes long for many rows: the columns are halved.
+    const auto half = width > kNarrow ? round_up(width / 2, 4) : width / 2;
+    factor_panel(plan, a, taus, first, half);
+    {
+      const Plan::Scope scope(plan);
+      multiply_columns(plan, block_reflector(plan, a, taus, first, half), /*is_adjoint=*/true,
+                       a.narrow(1, first + half, width - half).narrow(2, first, rows));
+    }
+    factor_panel(plan, a, taus, first + half, width - half);
+  }
+}
+
+// The block reflectors of all panels of a matrix.
+using Blocks = std::vector<BlockReflector>;
+
+bool is_small(const View& a) { return a.size(1) <= kPanel && a.size(2) <= int64_t{kQrSmall}; }
+
+// Factors matrices in place. blocks: receives the block reflectors of those that are not small, if
+// not null.
+void factor(Plan& plan, const View& a, const View& taus, Blocks* blocks = nullptr) {
+  if (a.numel() == 0) {
+    return;
+  }
+  if (is_small(a)) {
+    factor_small(plan, a, taus, 0, a.size(1));
+    return;
+  }
+  const auto steps = taus.size(1);
+  if (blocks != nullptr) {  // before anything else leaves memory of other sizes
+    for (int64_t first = 0; first < steps; first += kPanel) {
+      blocks->push_back(empty_block(plan, a, first, std::min(kPanel, steps - first)));
+    }
+  }
+  plan.fill(taus, 0);  // each panel writes its own
+  for (int64_t first = 0; first < steps; first += kPanel) {
+    const Plan::Scope scope(plan);
+    const auto width = std::min(kPanel, steps - first);
+    factor_panel(plan, a, taus, first, width);
+    const auto behind = a.size(1) - first - width;
+    if (behind == 0 && blocks == nullptr) {
+      continue;
+    }
+    const auto block =
+        blocks != nullptr ? (*blocks)[first / kPanel] : empty_block(plan, a, first, width);
+    make_block(plan, block, a, taus, first, width);
+    multiply_columns(plan, block, /*is_adjoint=*/true,
+                     a.narrow(1, first + width, behind).narrow(2, first, a.size(2) - first));
+  }
+}
+
+// Calls part(own) for as many matrices as a launch may take, until all are done. own(x) is the part
+// of x, a view with a's batch, that belongs to these matrices.
+template <class Part>
+void for_parts(Plan& plan, const View& a, Part part) {
+  in_launches(a.size(0), steps_of_panel(a.size(2), a.size(1)), [&](int64_t first, int64_t count) {
+    const Plan::Scope scope(plan);
+    part([&](const View& x) { return x ? x.narrow(0, first, count) : x; });
+  });
+}
+
+// Returns true if vectors of so many elements are few enough for a thread each to apply the
+// reflectors.
+bool fits_thread(int64_t elements) { return elements <= int64_t{kQrSmall}; }
+
+// Multiplies vectors of few elements with Q or Q^H: the rows of `others` if by_rows, else its
+// columns.
+void multiply_small(Plan& plan, const View& others, const View& a, const View& taus,
+                    bool is_adjoint, bool by_rows, bool is_identity) {
+  const auto size = a.size(2);
+  const auto count = others.size(by_rows ? 2 : 1);
+  const QrVectorsParameters p{narrow(count),
+                              narrow(size),
+                              narrow(a.size(1)),
+                              narrow(taus.size(1)),
+                              others.size(1) * others.size(2),
+                              by_rows ? 1 : size,
+                              by_rows ? count : 1,
+                              narrow(a.size(0)),
+                              is_adjoint,
+                              by_rows,
+                              is_identity};
+  const auto* const name = size <= 4 ? "_4" : size <= 8 ? "_8" : size <= 16 ? "_16" : "_32";
+  plan.launch("qr", Name("qr_vectors_") + a.type + name,
+              grid_of_threads(a.size(0) * ceil_div(count, int64_t{kQrVectors})), others, a, taus,
+              p);
+}
+
+// Forms the first columns of Q, as many as q has. blocks: those of the reflectors; none if they are
+// small.
+void form(Plan& plan, const View& q, const View& a, const View& taus, const Blocks& blocks) {
+  if (q.numel() == 0) {
+    return;
+  }
+  if (fits_thread(q.size(2)) && blocks.empty()) {
+    multiply_small(plan, q, a, taus, /*is_adjoint=*/false, /*by_rows=*/false,
+                   /*is_identity=*/true);
+    return;
+  }
+  plan.fill(q, 0);
+  plan.fill(q.diagonal(), 1);
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+    const auto rows = block->v.size(2);
+    // The columns before the panel's are zero in these rows.
+    const auto first = q.size(2) - rows;
+    multiply_columns(plan, *block, /*is_adjoint=*/false,
+                     q.narrow(1, first, q.size(1) - first).narrow(2, first, rows));
+  }
+}
+
+}  // namespace
+
+void qr_factor(Plan& plan, const QrFactor& call, const Device&) {
+  check_sizes(call.a);
+  plan.copy(call.factors, call.a);
+  const auto a = call.factors.mT();
+  for_parts(plan, a, [&](auto own) { factor(plan, own(a), own(call.taus)); });
+}
+
+void qr_form(Plan& plan, const QrForm& call, const Device&) {
+  check_sizes(call.reflectors);
+  const auto& taus = call.taus;
+  const auto q = call.q.mT();
+  if (q.numel() == 0) {
+    return;
+  }
+  if (fits_thread(q.size(2))) {
+    form(plan, q, plan.copied(call.reflectors.mT(), q.type), taus, {});
+    return;
+  }
+  plan.copy(call.q, call.reflectors);
+  Blocks blocks;
+  for (int64_t first = 0; first < taus.size(1); first += kPanel) {
+    const auto width = std::min(kPanel, taus.size(1) - first);
+    blocks.push_back(block_reflector(plan, q, taus, first, width));
+  }
+  form(plan, q, q, taus, blocks);
+}
+
+void qr_multiply(Plan& plan, const QrMultiply& call, const Device&) {
+  check_sizes(call.reflectors);
+  check_sizes(call.c);
+  const auto a = call.reflectors.mT();
+  const auto c = call.c.mT();
+  const auto& taus = call.taus;
+  if (fits_thread(a.size(2))) {
+    // x^T Q is the conjugate of Q^H conj(x).
+    multiply_small(plan, c, a, taus, call.left == call.is_adjoint, /*by_rows=*/!call.left,
+                   /*is_identity=*/false);
+    return;
+  }
+  const auto panels = ceil_div(taus.size(1), kPanel);
+  for (int64_t i = 0; i < panels; ++i) {
+    const Plan::Scope scope(plan);
+    const auto first = (call.left == call.is_adjoint ? i : panels - 1 - i) * kPanel;
+    const auto rows = a.size(2) - first;
+    const auto block =
+        block_reflector(plan, a, taus, first, std::min(kPanel, taus.size(1) - first));
+    if (call.left) {
+      multiply_columns(plan, block, call.is_adjoint, c.narrow(2, first, rows));
+    } else {
+      multiply_rows(plan, block, call.is_adjoint, c.narrow(1, first, rows));
+    }
+  }
+}
+
+void qr(Plan& plan, const Qr& call, const Device&) {
+  check_sizes(call.a);
+  const auto a = plan.copied(call.a.mT(), call.a.type);
+  const auto taus = plan.allocate(a.type, {a.size(0), std::min(a.size(1), a.size(2))});
+  const auto q = call.q ? call.q.mT() : View{};
+  for_parts(plan, a, [&](auto own) {
+    Blocks blocks;
+    factor(plan, own(a), own(taus), q ? &blocks : nullptr);
+    if (q) {
+      form(plan, own(q), own(a), own(taus), blocks);
+    }
+  });
+  const auto& r = call.r;
+  const QrUpperParameters p{r.stride(0), r.stride(1), r.stride(2), narrow(a.size(2)),
+                            narrow(a.size(1))};
+  plan.launch("qr", Name("qr_upper_") + a.type, grid_of_elements(r.size(1), r.size(2), r.size(0)),
+              r, a, p);
+}
+
+}  // namespace metalops::plans
