@@ -148,3 +148,9 @@ METALOPS_C_INTERFACE int64_t metalops_plan_buffers_count(const Result* result) {
 METALOPS_C_INTERFACE const metalops::plans::Buffer* metalops_plan_buffers(const Result* result) {
   return result->plan.buffers().data();
 }
+METALOPS_C_INTERFACE int64_t metalops_plan_results_count(const Result* result) {
+  return static_cast<int64_t>(result->plan.results().size());
+}
+METALOPS_C_INTERFACE const metalops::plans::View* metalops_plan_results(const Result* result) {
+  return result->plan.results().data();
+}

@@ -175,6 +175,21 @@ struct View {
     return result;
   }
 
+  // Returns rows of complex float numbers, whose elements are adjacent, as rows of real numbers:
+  // the parts of each, real and imaginary, alternately. Those of real numbers are these themselves.
+  View real_parts() const {
+    View result = *this;
+    if (type == Type::kComplexFloat) {
+      result.type = Type::kFloat;
+      result.offset *= 2;
+      for (int32_t dim = 0; dim < dims - 1; ++dim) {
+        result.strides[dim] *= 2;
+      }
+      result.sizes[dims - 1] *= 2;
+    }
+    return result;
+  }
+
   View mT() const { return transpose(dims - 2, dims - 1); }
   View mH() const {
     View result = mT();
@@ -353,6 +368,12 @@ class Plan {
     return view;
   }
 
+  View zeros(Type type, std::initializer_list<int64_t> sizes) {
+    const auto view = allocate(type, sizes);
+    fill(view, 0);
+    return view;
+  }
+
   // Launches a kernel. arguments: in the order of the kernel's buffers: views (bound at their
   // start; an absent one binds nothing), kErrors, numbers and parameter structs. Throws TooLarge
   // for a side of 2^32 threads.
@@ -429,6 +450,10 @@ class Plan {
     return result;
   }
 
+  // Hands memory that the plan asked for, outside scopes, to the caller.
+  void add_result(const View& view) { results_.push_back(view); }
+
+  const std::vector<View>& results() const { return results_; }
   const std::deque<Step>& steps() const { return steps_; }
   const std::vector<Buffer>& buffers() const { return buffers_; }
 
@@ -488,6 +513,7 @@ class Plan {
 
   std::deque<Step> steps_;
   std::vector<Buffer> buffers_;
+  std::vector<View> results_;
   std::vector<int32_t> taken_;  // the buffers that the plan asks for, in order, but for the free
   std::vector<int32_t> free_;   // those of scopes that have ended
   KeptValues kept_;

@@ -31,6 +31,9 @@ class METALOPS_HIDDEN PlanRun {
   // Runs the steps.
   void run();
 
+  // Returns the results of the plan, once run() has begun.
+  std::vector<at::Tensor> results() const;
+
   // Returns a view of the plan as a tensor, once run() has begun or for tensors of the caller.
   at::Tensor tensor(const plans::View& view) const;
 

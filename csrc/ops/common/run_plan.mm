@@ -2,6 +2,7 @@
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/view_as_real.h>
 #include <c10/util/Exception.h>
 #include <csrc/ops/common/run_plan.h>
 #include <metalops/kernel_name.h>
@@ -37,6 +38,7 @@ int32_t alignment_of(const Tensor& tensor) {
 bool is_whole(const View& view, const Tensor& tensor) {
   const auto dims = static_cast<size_t>(view.dims);
   return view.offset == 0 && view.is_conj == tensor.is_conj() &&
+         view.type == static_cast<Type>(tensor.scalar_type()) &&
          tensor.sizes() == at::IntArrayRef(view.sizes, dims) &&
          tensor.strides() == at::IntArrayRef(view.strides, dims);
 }
@@ -88,11 +90,22 @@ Tensor metalops::PlanRun::tensor(const View& view) const {
   if (is_whole(view, whole)) {
     return whole;
   }
-  const auto resolved = whole.is_conj() ? whole.conj() : whole;  // memory as it is
+  auto resolved = whole.is_conj() ? whole.conj() : whole;  // memory as it is
+  if (view.type == Type::kFloat && whole.is_complex()) {
+    resolved = at::view_as_real(resolved);
+  }
   const auto part = resolved.as_strided({view.sizes, static_cast<size_t>(view.dims)},
                                         {view.strides, static_cast<size_t>(view.dims)},
-                                        whole.storage_offset() + view.offset);
+                                        resolved.storage_offset() + view.offset);
   return view.is_conj ? part.conj() : part;
+}
+
+std::vector<Tensor> metalops::PlanRun::results() const {
+  std::vector<Tensor> tensors;
+  for (const auto& view : plan_.results()) {
+    tensors.push_back(tensor(view));
+  }
+  return tensors;
 }
 
 void metalops::PlanRun::launch(const Step& step) const {

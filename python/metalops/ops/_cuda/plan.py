@@ -177,11 +177,12 @@ ERRORS = "errors"  # stands for the buffer in which kernels report errors
 
 class Plan(NamedTuple):
     """given: the number of the caller's tensors, which are the first buffers. memories: dtype and elements of the
-    buffers behind them."""
+    buffers behind them. results: those of them that the caller gets."""
 
     given: int
     memories: tuple[tuple[torch.dtype, int], ...]
     steps: tuple[Launch | Copy | Fill | Product, ...]
+    results: tuple[Place, ...] = ()
 
 
 class TooLarge(RuntimeError):
@@ -271,6 +272,8 @@ class _Functions:
             "metalops_plan_kernel": ctypes.c_char_p,
             "metalops_plan_buffers_count": ctypes.c_int64,
             "metalops_plan_buffers": ctypes.POINTER(_Buffer),
+            "metalops_plan_results_count": ctypes.c_int64,
+            "metalops_plan_results": ctypes.POINTER(_View),
         }
         for name, result in pointers.items():
             getattr(library, name).restype = result
@@ -364,6 +367,10 @@ class _Functions:
                     )
                     for i in range(library.metalops_plan_steps_count(result))
                 ),
+                tuple(
+                    _place(library.metalops_plan_results(result)[i])
+                    for i in range(library.metalops_plan_results_count(result))
+                ),
             )
         finally:
             library.metalops_plan_free(result)
@@ -394,23 +401,25 @@ def functions() -> _Functions:
 Launcher = Callable[[Launch, Sequence[Tensor | bytes | str | None]], None]
 
 
-def run(name: str, like: Tensor, **arguments: Tensor | float | None) -> None:
-    """Runs the plan of a call on the GPU of `like`. Raises TooLarge before anything runs."""
+def run(name: str, like: Tensor, **arguments: Tensor | float | None) -> list[Tensor]:
+    """Runs the plan of a call on the GPU of `like`, and returns its results. Raises TooLarge before anything runs."""
     limits = Limits(kernel_file.multiprocessors(like), has_tensors=kernel_file.has_tensors())
     plan, tensors = functions().plan(name, limits, arguments)
-    execute(plan, tensors, like, lambda launch, values: _launch(launch, values, like))
+    return execute(plan, tensors, like, lambda launch, values: _launch(launch, values, like))
 
 
-def execute(plan: Plan, tensors: Sequence[Tensor], like: Tensor, launch: Launcher) -> None:
-    """Runs a plan's steps. tensors: the first buffers. like: on the device. launch: runs a kernel; it gets a tensor
+def execute(plan: Plan, tensors: Sequence[Tensor], like: Tensor, launch: Launcher) -> list[Tensor]:
+    """Runs a plan's steps, and returns its results. tensors: the first buffers. like: on the device. launch: runs a kernel; it gets a tensor
     that begins where the kernel's argument does, bytes, ERRORS or None."""
     buffers = [*tensors, *(like.new_empty(n, dtype=dtype) for dtype, n in plan.memories)]
 
     def tensor(place: Place) -> Tensor:
         x = buffers[place.buffer]
         base = x.conj() if x.is_conj() else x  # memory as it is
-        if (place.offset, place.sizes, place.strides) != (0, x.shape, x.stride()):
-            base = base.as_strided(place.sizes, place.strides, x.storage_offset() + place.offset)
+        if place.dtype == torch.float32 and x.is_complex():
+            base = torch.view_as_real(base)
+        if (place.offset, place.sizes, place.strides) != (0, base.shape, base.stride()):
+            base = base.as_strided(place.sizes, place.strides, base.storage_offset() + place.offset)
         return base.conj() if place.is_conj else base
 
     def beginning(place: Place) -> Tensor:
@@ -428,6 +437,7 @@ def execute(plan: Plan, tensors: Sequence[Tensor], like: Tensor, launch: Launche
         else:
             a, b = tensor(step.a), tensor(step.b)
             tensor(step.result).baddbmm_(a, b, beta=step.beta, alpha=step.alpha)
+    return [tensor(place) for place in plan.results]
 
 
 def _launch(launch: Launch, values: Sequence[Tensor | bytes | str | None], like: Tensor) -> None:
