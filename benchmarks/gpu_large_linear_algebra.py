@@ -3,10 +3,10 @@
     python benchmarks/gpu_large_linear_algebra.py record large.pickle   # on the software device
     python benchmarks/gpu_large_linear_algebra.py run large.pickle      # on a GPU, without a compiled part of metalops
 
-LU, Cholesky and QR are those of metalops.cuda.linalg. The host parts of the other factorisations run on mps tensors only, so
+LU, Cholesky, QR and eig are those of metalops.cuda.linalg. The host parts of the other factorisations run on mps tensors only, so
 `record` writes down what they do with a matrix (metalops.trace.operators), and `run` does the same with the same matrix on a
 GPU, all of it from the matrix on. The factors are checked there. Ours is timed in CUDA graphs, without what it costs to launch
-from Python; torch's operators as they are called. eig asks after each sweep what comes next, and does so here too.
+from Python; torch's operators as they are called, and so is our eig, which waits for the GPU after each sweep.
 """
 
 from __future__ import annotations
@@ -91,13 +91,14 @@ def _same(a: Tensor) -> Tensor:
 
 class Case(NamedTuple):
     """make: the matrix, of a random one. difference: of the matrix and the factors, what should be zero. ours: the same
-    function of metalops.cuda.linalg, where there is one."""
+    function of metalops.cuda.linalg, where there is one. waits: it waits for the GPU, so a CUDA graph cannot hold it."""
 
     function: Callable[[Tensor], Any]
     make: Callable[[Tensor], Tensor]
     difference: Callable[..., Tensor] | None
     bound: float = BOUND
     ours: Callable[[Tensor], Factors] | None = None
+    waits: bool = False
 
 
 CASES = {
@@ -105,7 +106,7 @@ CASES = {
     "eigvalsh": Case(_eigvalsh, _symmetric, None),
     "svd": Case(torch.linalg.svd, _same, _of_svd),
     "svdvals": Case(_svdvals, _same, None),
-    "eig": Case(torch.linalg.eig, _same, _of_eig, BOUND_OF_EIG),
+    "eig": Case(torch.linalg.eig, _same, _of_eig, BOUND_OF_EIG, linalg.eig, waits=True),
     "qr": Case(torch.linalg.qr, _same, _of_qr, ours=linalg.qr),
     "lu_factor": Case(
         torch.linalg.lu_factor, _same, _of_lu, ours=lambda a: linalg.lu_factor_ex(a)[:2]
@@ -134,57 +135,14 @@ def record(name: str, n: int, dtype: torch.dtype) -> operators.Recording:
 class Timed(operators.Replay):
     """A recording whose parts can be timed."""
 
-    def sections(self) -> list[list[Callable[[], object]]]:
-        """The steps; of eig those before the sweeps, around a sweep, of a window of it, and behind the sweeps."""
-        names = [name for name, _ in self.steps]
-        steps = [step for _, step in self.steps]
-        chases = [i for i, name in enumerate(names) if name.startswith("eig_large_schur_chase")]
-        if not chases:
-            return [steps]
-        finishes = [i for i, name in enumerate(names) if name.startswith("eig_large_schur_finish")]
-        end = max(i for i, name in enumerate(names) if name.startswith("eig_large_schur_begin")) + 1
-        chase = chases[0]
-        around = max(i for i in finishes if i < chase)
-        window = steps[chase : chase + 2]
-        return [steps[: finishes[0]], steps[around:chase], window, steps[end:]]
-
-    def runner(
-        self, prepare: Callable[[Callable[[], object]], Callable[[], object]]
-    ) -> Callable[[], object]:
-        """All of it. prepare: what is made of each section first."""
-
-        def together(steps: list[Callable[[], object]]) -> Callable[[], object]:
-            def run() -> None:
-                for step in steps:
-                    step()
-
-            return prepare(run)
-
-        sections = [together(steps) for steps in self.sections()]
-        if len(sections) == 1:
-            return sections[0]
-        from metalops.ops._cuda import kernel_file
-
-        types = kernel_file.header("eig_large")
-        launches = self.recording.trace.launches
-        begin = next(
-            launch for launch in launches if launch.kernel.startswith("eig_large_schur_begin")
-        )
-        state = self.memories[begin.arguments[0].memory]
+    def runner(self) -> Callable[[], object]:
+        """All of it, in a CUDA graph."""
 
         def run() -> None:
-            before, around, window, behind = sections
-            before()
-            while True:
-                around()
-                known = types.SchurSweeps.from_buffer_copy(state.cpu().numpy().tobytes())
-                if known.high < 0:
-                    break
-                for _ in range(known.windows):
-                    window()
-            behind()
+            for _, step in self.steps:
+                step()
 
-        return run
+        return captured(run)
 
     def times(self) -> dict[str, list[float]]:
         """Milliseconds of each step by its name, alone."""
@@ -254,7 +212,11 @@ def run(name: str, n: int, dtype: torch.dtype) -> None:
     case = CASES[name]
     a = case.make(torch.randn(n, n, dtype=dtype, device="cuda"))
     factors = case.ours(a)
-    report(name, a, factors, captured(lambda: case.ours(a)), "")
+
+    def ours() -> Factors:
+        return case.ours(a)
+
+    report(name, a, factors, ours if case.waits else captured(ours), "")
 
 
 @torch.no_grad()
@@ -264,11 +226,10 @@ def run_recorded(name: str, recording: operators.Recording, with_parts: bool) ->
     ours = Timed(recording, CudaDevice())
     for _ in range(2):  # as it was recorded; the first time kernels are compiled
         of_parts = ours.times()
-    ours.runner(lambda run: run)()
     longest, slowest = max((max(times), part) for part, times in of_parts.items())
     steps = f"{len(ours.steps):7} {longest:9.3f} {slowest}"
     a = ours.arguments[0].clone()
-    report(name, a, ours.results, ours.runner(captured), steps)
+    report(name, a, ours.results, ours.runner(), steps)
     if with_parts:
         parts = sorted(of_parts.items(), key=lambda part: -sum(part[1]))
         for part, times in parts[:8]:

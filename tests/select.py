@@ -89,7 +89,8 @@ def _dependents(file: str) -> set[str]:
 
 @functools.cache
 def _families() -> frozenset[str]:
-    return frozenset(path.stem for path in (ROOT / "csrc/ops").rglob("*.mm"))
+    places = ("csrc/ops", "*.mm"), ("kernels", "*.metal")
+    return frozenset(path.stem for folder, name in places for path in (ROOT / folder).rglob(name))
 
 
 @functools.cache

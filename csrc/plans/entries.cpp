@@ -4,6 +4,8 @@
 #include <csrc/plans/attention/attention_decode.h>
 #include <csrc/plans/entry.h>
 #include <csrc/plans/linalg/cholesky.h>
+#include <csrc/plans/linalg/eig.h>
+#include <csrc/plans/linalg/eig_large.h>
 #include <csrc/plans/linalg/lu.h>
 #include <csrc/plans/linalg/qr.h>
 #include <csrc/plans/plan.h>
@@ -29,6 +31,9 @@ namespace {
   weights.codes, weights.scales, weights.biases, weights.global_scale, weights.bits, \
       weights.group_size, weights.mode
 
+#define METALOPS_EIG_LARGE_STATE \
+  state.h, state.scales, state.exponents, state.sweeps, state.transformations, state.shifts, state.q
+
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> all{
       METALOPS_PLAN_ENTRY(attention_forward, AttentionForward, out, lse, k_scale,
@@ -53,6 +58,11 @@ const std::vector<Entry>& entries() {
                           grad_lse_a, grad_out_b, grad_lse_b, grad_out, grad_lse, out_a, lse_a,
                           out_b, lse_b),
       METALOPS_PLAN_ENTRY(cholesky, Cholesky, factors, infos, a, upper),
+      METALOPS_PLAN_ENTRY(eig, Eig, values, vectors, infos, a),
+      METALOPS_PLAN_ENTRY(eig_large_reduce, EigLargeReduce, infos, a, with_vectors),
+      METALOPS_PLAN_ENTRY(eig_large_sweep, EigLargeSweep, METALOPS_EIG_LARGE_STATE, infos, windows),
+      METALOPS_PLAN_ENTRY(eig_large_results, EigLargeResults, values, vectors,
+                          METALOPS_EIG_LARGE_STATE),
       METALOPS_PLAN_ENTRY(lu_factor, LuFactor, factors, pivots, infos, a, is_pivoted),
       METALOPS_PLAN_ENTRY(lu_solve, LuSolve, x, factors, pivots, b, is_transposed),
       METALOPS_PLAN_ENTRY(qr, Qr, q, r, a),

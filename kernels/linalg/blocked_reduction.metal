@@ -133,6 +133,43 @@ kernel void blocked_reduction_products(device float4* products [[buffer(0)]],
   overlaps[(matrix * p.slices + slice) * 2 * kReductionPanel + which] = sum.value();
 }
 
+// ---- block reflectors ---------------------------------------------------------------------------
+
+// Writes complex rows v as v and i v. One thread per element of a row.
+kernel void blocked_reduction_real_form(device float2* result [[buffer(0)]],
+                                        device const float2* rows [[buffer(1)]],
+                                        constant ReductionRowsParameters& p [[buffer(2)]],
+                                        uint3 position [[thread_position_in_grid]]) {
+  const int64_t matrix = position.z;
+  const int row = position.y;
+  const int i = position.x;
+  const float2 x = rows[matrix * p.matrix_stride + row * p.row_stride + i];
+  device float2* const to = result + (matrix * p.rows + row) * 2 * p.elements + i;
+  to[0] = x;
+  to[p.elements] = float2(-x.y, x.x);
+}
+
+// Adds up `parts` matrices of so many elements for each sum: in parts of their own, lest one error
+// follow another. One thread per element.
+kernel void blocked_reduction_gram(device float* sums [[buffer(0)]],
+                                   device const float* matrices [[buffer(1)]],
+                                   constant int& parts [[buffer(2)]],
+                                   constant int& elements [[buffer(3)]],
+                                   uint2 position [[thread_position_in_grid]]) {
+  constexpr int kTogether = 16;
+  device const float* const own = matrices + int64_t(position.y) * parts * elements + position.x;
+  float sum = 0.0f;
+  float part = 0.0f;
+  for (int i = 0; i < parts; ++i) {
+    part += own[int64_t(i) * elements];
+    if (i % kTogether == kTogether - 1) {
+      sum += part;
+      part = 0.0f;
+    }
+  }
+  sums[int64_t(position.y) * elements + position.x] = part + sum;
+}
+
 // Returns a scalar of the third argument's type. If it is real, the imaginary part is ignored.
 inline float from_parts(float re, float, float) { return re; }
 inline float2 from_parts(float re, float im, float2) { return float2(re, im); }

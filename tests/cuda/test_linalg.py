@@ -41,6 +41,27 @@ def test_lu(size, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", [(5, 4, 4), (8, 8), (3, 16, 16), (2, 3, 32, 32), (60, 60), (3, 100, 100), (300, 300)], ids=str)  # fmt: skip
+def test_eig(size, dtype):
+    a = matrices(*size, dtype=dtype)
+    values, vectors = linalg.eig(a)
+    expected = torch.linalg.eig(a)
+    assert (values.shape, values.stride()) == (expected[0].shape, expected[0].stride())
+    assert (vectors.shape, vectors.stride()) == (expected[1].shape, expected[1].stride())
+    of_a = a.to(torch.complex128)
+    assert error(of_a @ wide(vectors) - wide(vectors) * wide(values)[..., None, :], of_a) < 20
+    torch.testing.assert_close(linalg.eigvals(a).sum(-1), values.sum(-1), atol=1e-2, rtol=1e-4)
+
+
+@pytest.mark.parametrize("n", [5, 20, 60, 100])
+def test_a_matrix_that_is_not_finite_has_no_eigenvalues(n):
+    a = matrices(2, n, n, dtype=torch.float32)
+    a[1, 2, 3] = float("inf")
+    with pytest.raises(RuntimeError, match="should not contain infs or NaNs"):
+        linalg.eig(a)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("upper", [False, True])
 @pytest.mark.parametrize("n", [1, 7, 16, 40, 200, 1024])
 def test_cholesky(n, upper, dtype):

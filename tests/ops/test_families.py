@@ -68,10 +68,10 @@ def test_an_operator_has_its_four_files_and_is_tested_and_timed(name):
 
 
 def test_every_family_has_a_test_file():
-    """In the folder of the same subject."""
-    families = _families("csrc/ops", "*.mm")
-    assert families - _families("tests/ops", "test_*.py") == set()
-    assert _families("kernels", "*.metal") - families == set()
+    """In the folder of the same subject. Kernels have a host file, or a launch plan that other host files run."""
+    families, of_kernels = _families("csrc/ops", "*.mm"), _families("kernels", "*.metal")
+    assert (families | of_kernels) - _families("tests/ops", "test_*.py") == set()
+    assert of_kernels - families - _families("csrc/plans", "*.cpp") == set()
 
 
 def test_a_header_of_kernels_has_a_name_of_its_own():

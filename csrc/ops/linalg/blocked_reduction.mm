@@ -1,5 +1,5 @@
-// Host side of kernels/linalg/blocked_reduction.metal: scaled copies, products of reflectors, block
-// reflectors (xLARFT, xLARFB) and the results of blocked two-sided reductions.
+// Host side of kernels/linalg/blocked_reduction.metal: scaled copies, products of reflectors,
+// and the results of blocked two-sided reductions.
 #include <csrc/ops/linalg/blocked_reduction.h>
 
 #include <ATen/ops/bmm.h>
@@ -8,7 +8,9 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
+#include <csrc/ops/common/run_plan.h>
 #include <csrc/ops/common/typed_kernel.h>
+#include <csrc/plans/linalg/blocked_reduction.h>
 #include <metalops/launch.h>
 
 #include <utility>
@@ -30,16 +32,6 @@ KernelName kernel_of_source(const char* prefix, const char* source, at::ScalarTy
 int64_t column_stride(int64_t n, at::ScalarType type) {
   const int64_t packs = c10::metal::ceil_div<int64_t>(n, at::isComplexType(type) ? 2 : 4);
   return c10::metal::ceil_div<int64_t>(packs, 4) / 2 * 8 + 4;
-}
-
-// Returns the products of rows with each other, (batch, rows, rows), as sums of short sums: a GEMM
-// adds one product after the other, and what is rounded the same way everywhere makes block
-// reflectors less orthogonal.
-Tensor gram(const Tensor& rows) {
-  constexpr int64_t kShort = 16;
-  const auto parts = rows.unflatten(-1, {rows.size(-1) / kShort, kShort}).transpose(1, 2);
-  const auto shorts = parts.flatten(0, 1);
-  return at::bmm(shorts, shorts.mT()).unflatten(0, parts.sizes().slice(0, 2)).sum(1);
 }
 
 }  // namespace
@@ -162,27 +154,16 @@ void subtract_product(const Tensor& matrices, int64_t from, const Tensor& v, con
 
 void apply_block_reflector(const Tensor& columns, const Tensor& reflectors, const Tensor& taus,
                            int64_t start, bool is_adjoint) {
-  const auto batch = reflectors.size(0);
-  const auto row = reflectors.size(2);
-  const int64_t parts = columns.is_complex() ? 2 : 1;
-  const auto real_columns = with_real_parts(columns);
-  ReductionParameters p{};
-  p.reflectors = static_cast<int32_t>(reflectors.size(1));
-  p.start = static_cast<int32_t>(start);
-  const auto rows =
-      real_form(reflectors.narrow(1, start, kReductionPanel).narrow(2, start, row - start));
-  const auto part = real_columns.narrow(2, parts * start, parts * (row - start));
-  const auto t =
-      at::zeros({batch, parts * kReductionPanel, parts * kReductionPanel}, real_columns.options());
-  launch_rows(kernels(), typed_kernel("blocked_reduction_larft_", columns), kReductionPanel, batch,
-              t, gram(rows), taus, p);
-  part.sub_(at::bmm(at::bmm(at::bmm(part, rows.mT()), is_adjoint ? t.mT() : t), rows));
+  PlanRun run;
+  plans::apply_block_reflector(run.plan(), run.view(columns), run.view(reflectors), run.view(taus),
+                               start, is_adjoint);
+  run.run();
 }
 
 void multiply_by_q(const Tensor& columns, const Tensor& reflectors, const Tensor& taus) {
-  for (int64_t start = reflectors.size(1) - kReductionPanel; start >= 0; start -= kReductionPanel) {
-    apply_block_reflector(columns, reflectors, taus, start, false);
-  }
+  PlanRun run;
+  plans::multiply_by_q(run.plan(), run.view(columns), run.view(reflectors), run.view(taus));
+  run.run();
 }
 
 }  // namespace metalops

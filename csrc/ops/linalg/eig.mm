@@ -1,13 +1,15 @@
-// Host side of kernels/linalg/eig.metal: eigenvalues and eigenvectors of general matrices.
-#include <csrc/ops/common/outputs.h>
-#include <csrc/ops/linalg/common/squares.h>
-#include <csrc/ops/linalg/eig_large.h>
-
+// Host side of kernels/linalg/eig.metal and eig_large.metal: eigenvalues and eigenvectors of
+// general matrices.
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/_linalg_check_errors.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eq.h>
+#include <csrc/ops/common/outputs.h>
+#include <csrc/ops/common/run_plan.h>
+#include <csrc/plans/linalg/eig.h>
+#include <csrc/plans/linalg/eig_large.h>
 #include <kernels/linalg/eig.h>
+#include <kernels/linalg/eig_large.h>
 #include <metalops/checks.h>
 #include <metalops/stock.h>
 
@@ -19,28 +21,76 @@
 namespace {
 
 using at::Tensor;
+namespace plans = metalops::plans;
 
-// Computes eigenvalues and, if with_vectors, eigenvectors. a: (batch, n, n); values: (batch, n);
-// vectors: (batch, n, n) of contiguous columns.
-void find_eigenvalues(const Tensor& a, bool with_vectors, const Tensor& values,
-                      const Tensor& vectors, const Tensor& infos) {
-  const auto n = a.size(-1);
-  const auto type = a.scalar_type();
-  const auto parameters = metalops::squares_of(a, false, with_vectors);
-  const auto of_simdgroup = at::isComplexType(type)
-                                ? metalops::SquareClasses{"eig", 40, "_simdgroup_40_", 6}
-                                : metalops::SquareClasses{"eig", 56, "_simdgroup_56_", 6};
-  const metalops::SquareClasses of_device{"eig", metalops::kMostOfEigDevice, "_device_64_", 6};
-  if (n <= of_simdgroup.most) {
-    metalops::launch_squares(of_simdgroup, type, parameters, values, vectors, infos, a);
-  } else if (n <= of_device.most) {
-    const auto pack = a.is_complex() ? 2 : 4;
-    const auto matrices = std::min(a.size(0), of_device.a_launch(n));
-    const auto columns = at::empty({matrices, 2 * n, of_device.most + pack}, a.options());
-    metalops::launch_squares(of_device, type, parameters, values, vectors, infos, a, columns);
-  } else {
-    metalops::eig_of_large(a, parameters, values, vectors, infos);
+// Waits for a sweep, and returns how many windows the next one has: the most of any matrix. Returns
+// -1 if all eigenvalues are known.
+int64_t windows_of(const Tensor& sweeps) {
+  const auto known = sweeps.cpu();
+  const auto* const states =
+      reinterpret_cast<const metalops::SchurSweeps*>(known.const_data_ptr<int32_t>());
+  int64_t windows = 0;
+  bool is_done = true;
+  for (int64_t i = 0; i < sweeps.size(0); ++i) {
+    windows = std::max<int64_t>(windows, states[i].windows);
+    is_done = is_done && states[i].high < 0;
   }
+  return is_done ? -1 : windows;
+}
+
+// Computes eigenvalues and eigenvectors of matrices of any size, sweep after sweep. The arguments
+// are those of find_eigenvalues().
+void find_of_large(const Tensor& a, const Tensor& values, const Tensor& vectors,
+                   const Tensor& infos) {
+  metalops::PlanRun reduction;
+  plans::eig_large_reduce(
+      reduction.plan(),
+      {.infos = reduction.view(infos), .a = reduction.view(a), .with_vectors = vectors.defined()},
+      metalops::plan_device());
+  reduction.run();
+  const auto tensors = reduction.results();
+  const auto state = [&](metalops::PlanRun& run) {
+    return plans::EigLargeState{.h = run.view(tensors[0]),
+                                .scales = run.view(tensors[1]),
+                                .exponents = run.view(tensors[2]),
+                                .sweeps = run.view(tensors[3]),
+                                .transformations = run.view(tensors[4]),
+                                .shifts = run.view(tensors[5]),
+                                .q = vectors.defined() ? run.view(tensors[6]) : plans::View{}};
+  };
+  int64_t windows = 0;
+  while (windows >= 0) {
+    metalops::PlanRun sweep;
+    plans::eig_large_sweep(sweep.plan(),
+                           {.state = state(sweep), .infos = sweep.view(infos), .windows = windows},
+                           metalops::plan_device());
+    sweep.run();
+    windows = windows_of(tensors[3]);
+  }
+  metalops::PlanRun results;
+  plans::eig_large_results(
+      results.plan(),
+      {.values = results.view(values), .vectors = results.view(vectors), .state = state(results)},
+      metalops::plan_device());
+  results.run();
+}
+
+// Computes eigenvalues and eigenvectors. a: (batch, n, n); values: (batch, n); vectors: (batch, n,
+// n) of contiguous columns, or undefined if they are not wanted; infos: (batch).
+void find_eigenvalues(const Tensor& a, const Tensor& values, const Tensor& vectors,
+                      const Tensor& infos) {
+  if (plans::is_large_for_eig(a.size(-1))) {
+    find_of_large(a, values, vectors, infos);
+    return;
+  }
+  metalops::PlanRun run;
+  plans::eig(run.plan(),
+             {.values = run.view(values),
+              .vectors = run.view(vectors),
+              .infos = run.view(infos),
+              .a = run.view(a)},
+             metalops::plan_device());
+  run.run();
 }
 
 // Returns the eigenvalues, and the eigenvectors if they are wanted, else an empty tensor. name:
@@ -55,11 +105,12 @@ std::pair<Tensor, Tensor> results_of(const Tensor& a, bool with_vectors, const c
   if (a.numel() == 0) {
     return {values, vectors};
   }
-  const auto matrices = a.resolve_conj().reshape({-1, n, n});
+  const auto matrices = a.resolve_neg().reshape({-1, n, n});
   TORCH_CHECK(matrices.size(0) <= std::numeric_limits<uint32_t>::max(), name, ": ",
               matrices.size(0), " matrices are too many for MPS");
   const auto infos = at::empty(a.sizes().slice(0, a.dim() - 2), a.options().dtype(at::kInt));
-  find_eigenvalues(matrices, with_vectors, values, vectors, infos);
+  find_eigenvalues(matrices, values.view({-1, n}),
+                   with_vectors ? vectors.mT().view({-1, n, n}).mT() : Tensor(), infos.view({-1}));
   const auto known = infos.cpu();
   TORCH_CHECK(!at::eq(known, metalops::kEigNotFinite).any().item<bool>(), name,
               ": input tensor should not contain infs or NaNs.");

@@ -12,16 +12,14 @@ namespace metalops::plans {
 
 namespace {
 
-constexpr int64_t kPanel{kQrPanel};
+constexpr int64_t kQrWidth{kQrPanel};
 
 // The most rows of a panel that is held in registers.
-constexpr int64_t kMostInRegisters = 128;
+constexpr int64_t kMostQrRowsInRegisters = 128;
 
 // Matrices, in here, are views of their transposes, (batch, n, m), contiguous.
 
-uint32_t narrow(int64_t x) { return static_cast<uint32_t>(x); }
-
-void check_sizes(const View& matrices) {
+void check_qr_sizes(const View& matrices) {
   constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();
   for (int32_t dim = 0; dim < matrices.dims; ++dim) {
     check_size(matrices.size(dim), kLargest, "qr: matrices with a side");
@@ -29,7 +27,8 @@ void check_sizes(const View& matrices) {
 }
 
 // Returns the parameters of the panel that begins in row and column `first`.
-QrParameters parameters_of(const View& a, const View& taus, int64_t first, int64_t width) {
+QrParameters qr_parameters(const View& a, const View& taus, int64_t first, int64_t width) {
+  const auto narrow = [](int64_t x) { return static_cast<uint32_t>(x); };
   return {narrow(a.size(0)), narrow(a.size(2)), narrow(a.size(1)),         narrow(taus.size(1)),
           narrow(first),     narrow(width),     narrow(round_up(width, 4))};
 }
@@ -46,7 +45,7 @@ void make_block(Plan& plan, const BlockReflector& block, const View& a, const Vi
                 int64_t first, int64_t width) {
   const Plan::Scope scope(plan);
   const auto& [v, t] = block;
-  const auto p = parameters_of(a, taus, first, width);
+  const auto p = qr_parameters(a, taus, first, width);
   const auto gram = plan.allocate(t.type, {t.size(0), t.size(1), t.size(2)});
   plan.launch("qr", Name("qr_reflectors_") + a.type,
               grid_of_elements(v.size(2), p.padded, a.size(0)), v, a, p);
@@ -67,7 +66,7 @@ BlockReflector block_reflector(Plan& plan, const View& a, const View& taus, int6
 // a thread or of lanes of a simdgroup.
 void factor_small(Plan& plan, const View& a, const View& taus, int64_t first, int64_t width) {
   const auto rows = a.size(2) - first;
-  const auto p = parameters_of(a, taus, first, width);
+  const auto p = qr_parameters(a, taus, first, width);
   if (const auto size = std::max(rows, width); size <= int64_t{kQrThread}) {
     plan.launch("qr", Name("qr_thread_") + a.type + (size <= 4 ? "_4" : "_8"),
                 grid_of_threads(a.size(0)), a, taus, p);
@@ -84,7 +83,7 @@ void factor_small(Plan& plan, const View& a, const View& taus, int64_t first, in
                                         {16, 64, "_16_64"},
                                         {32, 32, "_32_32"},
                                         {32, 64, "_32_64"},
-                                        {32, kMostInRegisters, "_32_128"}}};
+                                        {32, kMostQrRowsInRegisters, "_32_128"}}};
   const auto* const size = std::find_if(kSizes.begin(), kSizes.end(), [&](const Size& x) {
     return width <= x.columns && rows <= x.rows;
   });
@@ -100,11 +99,11 @@ void factor_panel(Plan& plan, const View& a, const View& taus, int64_t first, in
   constexpr uint64_t kThreads = 256;
   const auto rows = a.size(2) - first;
   const bool is_short = rows < kTall || (width <= kNarrow && rows * width * width <= kMostProducts);
-  if (rows <= kMostInRegisters) {
+  if (rows <= kMostQrRowsInRegisters) {
     factor_small(plan, a, taus, first, width);
   } else if (is_short || width == 1) {
     plan.launch("qr", Name("qr_panel_") + a.type, grid_of_threadgroups(a.size(0), kThreads), a,
-                taus, parameters_of(a, taus, first, width));
+                taus, qr_parameters(a, taus, first, width));
   } else {
     // A single threadgroup takes long for many rows: the columns are halved.
     const auto half = width > kNarrow ? round_up(width / 2, 4) : width / 2;
@@ -121,7 +120,7 @@ void factor_panel(Plan& plan, const View& a, const View& taus, int64_t first, in
 // The block reflectors of all panels of a matrix.
 using Blocks = std::vector<BlockReflector>;
 
-bool is_small(const View& a) { return a.size(1) <= kPanel && a.size(2) <= int64_t{kQrSmall}; }
+bool is_small_qr(const View& a) { return a.size(1) <= kQrWidth && a.size(2) <= int64_t{kQrSmall}; }
 
 // Factors matrices in place. blocks: receives the block reflectors of those that are not small, if
 // not null.
@@ -129,27 +128,27 @@ void factor(Plan& plan, const View& a, const View& taus, Blocks* blocks = nullpt
   if (a.numel() == 0) {
     return;
   }
-  if (is_small(a)) {
+  if (is_small_qr(a)) {
     factor_small(plan, a, taus, 0, a.size(1));
     return;
   }
   const auto steps = taus.size(1);
   if (blocks != nullptr) {  // before anything else leaves memory of other sizes
-    for (int64_t first = 0; first < steps; first += kPanel) {
-      blocks->push_back(empty_block(plan, a, first, std::min(kPanel, steps - first)));
+    for (int64_t first = 0; first < steps; first += kQrWidth) {
+      blocks->push_back(empty_block(plan, a, first, std::min(kQrWidth, steps - first)));
     }
   }
   plan.fill(taus, 0);  // each panel writes its own
-  for (int64_t first = 0; first < steps; first += kPanel) {
+  for (int64_t first = 0; first < steps; first += kQrWidth) {
     const Plan::Scope scope(plan);
-    const auto width = std::min(kPanel, steps - first);
+    const auto width = std::min(kQrWidth, steps - first);
     factor_panel(plan, a, taus, first, width);
     const auto behind = a.size(1) - first - width;
     if (behind == 0 && blocks == nullptr) {
       continue;
     }
     const auto block =
-        blocks != nullptr ? (*blocks)[first / kPanel] : empty_block(plan, a, first, width);
+        blocks != nullptr ? (*blocks)[first / kQrWidth] : empty_block(plan, a, first, width);
     make_block(plan, block, a, taus, first, width);
     multiply_columns(plan, block, /*is_adjoint=*/true,
                      a.narrow(1, first + width, behind).narrow(2, first, a.size(2) - first));
@@ -159,7 +158,7 @@ void factor(Plan& plan, const View& a, const View& taus, Blocks* blocks = nullpt
 // Calls part(own) for as many matrices as a launch may take, until all are done. own(x) is the part
 // of x, a view with a's batch, that belongs to these matrices.
 template <class Part>
-void for_parts(Plan& plan, const View& a, Part part) {
+void for_qr_parts(Plan& plan, const View& a, Part part) {
   in_launches(a.size(0), steps_of_panel(a.size(2), a.size(1)), [&](int64_t first, int64_t count) {
     const Plan::Scope scope(plan);
     part([&](const View& x) { return x ? x.narrow(0, first, count) : x; });
@@ -168,12 +167,13 @@ void for_parts(Plan& plan, const View& a, Part part) {
 
 // Returns true if vectors of so many elements are few enough for a thread each to apply the
 // reflectors.
-bool fits_thread(int64_t elements) { return elements <= int64_t{kQrSmall}; }
+bool fits_qr_vectors(int64_t elements) { return elements <= int64_t{kQrSmall}; }
 
 // Multiplies vectors of few elements with Q or Q^H: the rows of `others` if by_rows, else its
 // columns.
 void multiply_small(Plan& plan, const View& others, const View& a, const View& taus,
                     bool is_adjoint, bool by_rows, bool is_identity) {
+  const auto narrow = [](int64_t x) { return static_cast<uint32_t>(x); };
   const auto size = a.size(2);
   const auto count = others.size(by_rows ? 2 : 1);
   const QrVectorsParameters p{narrow(count),
@@ -199,7 +199,7 @@ void form(Plan& plan, const View& q, const View& a, const View& taus, const Bloc
   if (q.numel() == 0) {
     return;
   }
-  if (fits_thread(q.size(2)) && blocks.empty()) {
+  if (fits_qr_vectors(q.size(2)) && blocks.empty()) {
     multiply_small(plan, q, a, taus, /*is_adjoint=*/false, /*by_rows=*/false,
                    /*is_identity=*/true);
     return;
@@ -218,51 +218,51 @@ void form(Plan& plan, const View& q, const View& a, const View& taus, const Bloc
 }  // namespace
 
 void qr_factor(Plan& plan, const QrFactor& call, const Device&) {
-  check_sizes(call.a);
+  check_qr_sizes(call.a);
   plan.copy(call.factors, call.a);
   const auto a = call.factors.mT();
-  for_parts(plan, a, [&](auto own) { factor(plan, own(a), own(call.taus)); });
+  for_qr_parts(plan, a, [&](auto own) { factor(plan, own(a), own(call.taus)); });
 }
 
 void qr_form(Plan& plan, const QrForm& call, const Device&) {
-  check_sizes(call.reflectors);
+  check_qr_sizes(call.reflectors);
   const auto& taus = call.taus;
   const auto q = call.q.mT();
   if (q.numel() == 0) {
     return;
   }
-  if (fits_thread(q.size(2))) {
+  if (fits_qr_vectors(q.size(2))) {
     form(plan, q, plan.copied(call.reflectors.mT(), q.type), taus, {});
     return;
   }
   plan.copy(call.q, call.reflectors);
   Blocks blocks;
-  for (int64_t first = 0; first < taus.size(1); first += kPanel) {
-    const auto width = std::min(kPanel, taus.size(1) - first);
+  for (int64_t first = 0; first < taus.size(1); first += kQrWidth) {
+    const auto width = std::min(kQrWidth, taus.size(1) - first);
     blocks.push_back(block_reflector(plan, q, taus, first, width));
   }
   form(plan, q, q, taus, blocks);
 }
 
 void qr_multiply(Plan& plan, const QrMultiply& call, const Device&) {
-  check_sizes(call.reflectors);
-  check_sizes(call.c);
+  check_qr_sizes(call.reflectors);
+  check_qr_sizes(call.c);
   const auto a = call.reflectors.mT();
   const auto c = call.c.mT();
   const auto& taus = call.taus;
-  if (fits_thread(a.size(2))) {
+  if (fits_qr_vectors(a.size(2))) {
     // x^T Q is the conjugate of Q^H conj(x).
     multiply_small(plan, c, a, taus, call.left == call.is_adjoint, /*by_rows=*/!call.left,
                    /*is_identity=*/false);
     return;
   }
-  const auto panels = ceil_div(taus.size(1), kPanel);
+  const auto panels = ceil_div(taus.size(1), kQrWidth);
   for (int64_t i = 0; i < panels; ++i) {
     const Plan::Scope scope(plan);
-    const auto first = (call.left == call.is_adjoint ? i : panels - 1 - i) * kPanel;
+    const auto first = (call.left == call.is_adjoint ? i : panels - 1 - i) * kQrWidth;
     const auto rows = a.size(2) - first;
     const auto block =
-        block_reflector(plan, a, taus, first, std::min(kPanel, taus.size(1) - first));
+        block_reflector(plan, a, taus, first, std::min(kQrWidth, taus.size(1) - first));
     if (call.left) {
       multiply_columns(plan, block, call.is_adjoint, c.narrow(2, first, rows));
     } else {
@@ -272,11 +272,11 @@ void qr_multiply(Plan& plan, const QrMultiply& call, const Device&) {
 }
 
 void qr(Plan& plan, const Qr& call, const Device&) {
-  check_sizes(call.a);
+  check_qr_sizes(call.a);
   const auto a = plan.copied(call.a.mT(), call.a.type);
   const auto taus = plan.allocate(a.type, {a.size(0), std::min(a.size(1), a.size(2))});
   const auto q = call.q ? call.q.mT() : View{};
-  for_parts(plan, a, [&](auto own) {
+  for_qr_parts(plan, a, [&](auto own) {
     Blocks blocks;
     factor(plan, own(a), own(taus), q ? &blocks : nullptr);
     if (q) {
@@ -284,8 +284,8 @@ void qr(Plan& plan, const Qr& call, const Device&) {
     }
   });
   const auto& r = call.r;
-  const QrUpperParameters p{r.stride(0), r.stride(1), r.stride(2), narrow(a.size(2)),
-                            narrow(a.size(1))};
+  const QrUpperParameters p{r.stride(0), r.stride(1), r.stride(2), static_cast<uint32_t>(a.size(2)),
+                            static_cast<uint32_t>(a.size(1))};
   plan.launch("qr", Name("qr_upper_") + a.type, grid_of_elements(r.size(1), r.size(2), r.size(0)),
               r, a, p);
 }

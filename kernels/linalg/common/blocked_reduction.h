@@ -39,6 +39,14 @@ struct ReductionParameters {
   uint32_t ends_panel;  // only the panel's last column is to be finished
 };
 
+// Parameters of the real form of complex rows.
+struct ReductionRowsParameters {
+  int64_t matrix_stride;  // in elements
+  int64_t row_stride;
+  int32_t rows;  // of a matrix
+  int32_t elements;
+};
+
 // Parameters of sorting values and vectors, which are padded.
 struct ReductionOrderParameters {
   int32_t size;

@@ -18,12 +18,24 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..ops._cuda import plan
+from ..ops._cuda import kernel_file, plan
 
-__all__ = ["cholesky", "cholesky_ex", "lu_factor", "lu_factor_ex", "lu_solve", "qr", "solve"]
+__all__ = [
+    "cholesky",
+    "cholesky_ex",
+    "eig",
+    "eigvals",
+    "lu_factor",
+    "lu_factor_ex",
+    "lu_solve",
+    "qr",
+    "solve",
+]
 
 _DTYPES = (torch.float32, torch.complex64)
 _DEVICE = "cuda"
+_NOT_FINITE = -1  # kEigNotFinite of kernels/linalg/eig.h
+_MOST_OF_EIG = 64  # kMostOfEigDevice
 
 
 class CholeskyEx(NamedTuple):
@@ -40,6 +52,11 @@ class LuFactorEx(NamedTuple):
 class LuFactor(NamedTuple):
     LU: Tensor
     pivots: Tensor
+
+
+class Eig(NamedTuple):
+    eigenvalues: Tensor
+    eigenvectors: Tensor
 
 
 class Qr(NamedTuple):
@@ -79,6 +96,64 @@ def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
     found = cholesky_ex(A, upper=upper)
     _raise_if_not_positive("linalg.cholesky", found.info)
     return found.L
+
+
+def eig(A: Tensor) -> Eig:
+    """Returns the eigenvalues L, (*, n), and eigenvectors V, (*, n, n), of norm 1, with A V = V diag(L), both complex64.
+    A: (*, n, n).
+
+    Raises RuntimeError for tensors that are no square matrices on a GPU, for other dtypes and for numbers that are not
+    finite, and torch.linalg.LinAlgError where an eigenvalue is not found; this waits for the GPU.
+    """
+    vectors = A.new_empty(A.shape, dtype=torch.complex64).mT
+    return Eig(_eigenvalues("linalg.eig", A, vectors), vectors)
+
+
+def eigvals(A: Tensor) -> Tensor:
+    """Returns the eigenvalues of eig(), with its errors."""
+    return _eigenvalues("linalg.eigvals", A, None)
+
+
+def _eigenvalues(name: str, A: Tensor, vectors: Tensor | None) -> Tensor:
+    """Returns the eigenvalues, and writes the eigenvectors."""
+    _check(name, A)
+    _check_square(name, A)
+    values = A.new_empty(A.shape[:-1], dtype=torch.complex64)
+    if A.numel() == 0:
+        return values
+    info = A.new_empty(A.shape[:-2], dtype=torch.int32)
+    n = A.shape[-1]
+    results = {
+        "values": values.view(-1, n),
+        "vectors": None if vectors is None else _as_batch(vectors),
+    }
+    if n <= _MOST_OF_EIG:
+        plan.run("eig", A, **results, infos=info.view(-1), a=_as_batch(A))
+    else:
+        _eigenvalues_of_large(_as_batch(A), info.view(-1), results)
+    known = info.cpu()
+    if bool((known == _NOT_FINITE).any()):
+        raise RuntimeError(f"torch.{name}: input tensor should not contain infs or NaNs.")
+    torch._linalg_check_errors(known, f"torch.{name}", is_matrix=A.dim() == 2)
+    return values
+
+
+def _eigenvalues_of_large(a: Tensor, infos: Tensor, results: dict[str, Tensor | None]) -> None:
+    """Sweeps until all eigenvalues are known. a: (batch, n, n)."""
+    with_vectors = results["vectors"] is not None
+    names = ("h", "scales", "exponents", "sweeps", "transformations", "shifts", "q")
+    made = plan.run("eig_large_reduce", a, infos=infos, a=a, with_vectors=with_vectors)
+    state = dict(zip(names, made, strict=False))  # without eigenvectors there is no q
+    of_sweeps = kernel_file.header("eig_large").SchurSweeps
+    windows = 0
+    while True:
+        plan.run("eig_large_sweep", a, **state, infos=infos, windows=windows)
+        data = state["sweeps"].cpu().numpy().tobytes()
+        known = (of_sweeps * a.shape[0]).from_buffer_copy(data)
+        if all(of_matrix.high < 0 for of_matrix in known):
+            break
+        windows = max(of_matrix.windows for of_matrix in known)
+    plan.run("eig_large_results", a, **results, **state)
 
 
 def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> LuFactorEx:

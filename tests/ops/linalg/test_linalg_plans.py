@@ -27,6 +27,13 @@ def factoring(name, batch, m, n, dtype=torch.float32):
         k = min(m, n)
         q, r = (torch.empty(batch, *size, dtype=dtype).mT for size in ((k, m), (n, k)))
         return planned(name, q=q, r=r, a=a)
+    if name == "eig":
+        complexes = torch.complex64
+        values = torch.empty(batch, n, dtype=complexes)
+        vectors = torch.empty(batch, n, n, dtype=complexes).mT
+        return planned(name, values=values, vectors=vectors, infos=infos, a=a)
+    if name == "eig_large_reduce":
+        return planned(name, infos=infos, a=a)
     if name == "cholesky":
         return planned(name, factors=torch.empty_like(a), infos=infos, a=a)
     pivots = torch.empty(batch, min(m, n), dtype=torch.int32)
@@ -46,6 +53,9 @@ def test_the_kernel_is_chosen_by_the_size():
         "cholesky_block_float",
         "cholesky_clear_lower_float",
     ]
+    assert kernels(factoring("eig", 3, 5, 5)) == ["eig_thread_8_float"]
+    assert kernels(factoring("eig", 3, 50, 50)) == ["eig_simdgroup_56_float"]
+    assert kernels(factoring("eig", 3, 50, 50, torch.complex64)) == ["eig_device_64_float2"]
     assert kernels(factoring("qr", 9, 8, 5)) == ["qr_thread_float_8", "qr_vectors_float_8", "qr_upper_float"]  # fmt: skip
     assert kernels(factoring("qr", 9, 20, 7))[0] == "qr_small_float_8_32"
     assert kernels(factoring("qr", 1, 200, 8))[:2] == ["qr_panel_float", "qr_reflectors_float"]
@@ -74,6 +84,25 @@ def test_a_tall_panel_is_halved_until_a_threadgroup_is_fast():
     ]
 
 
+def test_a_sweep_has_launches_for_its_windows_and_around_them():
+    reduction = factoring("eig_large_reduce", 2, 100, 100)
+    names = ("h", "scales", "exponents", "sweeps", "transformations", "shifts", "q")
+    state = {name: torch.empty(r.sizes, dtype=r.dtype) for name, r in zip(names, reduction.results, strict=True)}  # fmt: skip
+    infos = torch.empty(2, dtype=torch.int32)
+    steps = ["eig_large_schur_finish_float", "eig_large_schur_begin_float"]
+    for windows in (0, 3):
+        found = kernels(planned("eig_large_sweep", **state, infos=infos, windows=windows))
+        assert found[::2] == [*["eig_large_schur_chase_float"] * windows, *steps]
+        assert set(found[1::2]) == {"eig_large_schur_apply_float"}
+
+
+def test_a_reduction_asks_for_no_vectors_that_are_not_wanted():
+    a, infos = torch.empty(1, 200, 200), torch.empty(1, dtype=torch.int32)
+    with_q, without = (planned("eig_large_reduce", infos=infos, a=a, with_vectors=w) for w in (True, False))  # fmt: skip
+    assert (len(with_q.results), len(without.results)) == (7, 6)
+    assert len(kernels(without)) < len(kernels(with_q))
+
+
 def test_panels_share_memory():
     def elements(**arguments):
         a = torch.empty(1, 2048, 2048)
@@ -86,7 +115,7 @@ def test_panels_share_memory():
 
 
 @pytest.mark.parametrize("n", [40, 64, 100, 257, 1024])
-@pytest.mark.parametrize("name", ["cholesky", "lu_factor", "qr"])
+@pytest.mark.parametrize("name", ["cholesky", "lu_factor", "qr", "eig_large_reduce"])
 def test_every_step_stays_within_its_buffers(name, n):
     plan = factoring(name, 3, n, n)
     sizes = {plan.given + i: elements for i, (_, elements) in enumerate(plan.memories)}
@@ -98,18 +127,21 @@ def test_every_step_stays_within_its_buffers(name, n):
                 assert 0 <= place.offset and place.offset + last < sizes[place.buffer]
 
 
-@pytest.mark.parametrize("name", ["cholesky", "lu_factor", "qr"])
+@pytest.mark.parametrize("name", ["cholesky", "lu_factor", "qr", "eig"])
 @pytest.mark.parametrize("n", [8, 16, 32, 200])
 def test_the_same_plan_runs_on_mps(name, n, tmp_path):
+    if name == "eig":
+        n = min(n, 50)  # larger ones have several plans
     a = torch.eye(n).repeat(2, 1, 1).to("mps")
     functions = {
         "cholesky": torch.linalg.cholesky_ex,
         "lu_factor": torch.linalg.lu_factor_ex,
         "qr": torch.linalg.qr,
+        "eig": torch.linalg.eig,
     }
     with debug.capture(tmp_path / "x.trace", gpu=True) as trace:
         functions[name](a)
-    families = ("cholesky", "lu_", "triangular", "qr_")
+    families = ("cholesky", "lu_", "triangular", "qr_", "eig_")
     launched = [x.kernel for x in trace.launches if x.kernel.startswith(families)]
     assert launched == kernels(factoring(name, 2, n, n))
 
@@ -130,14 +162,15 @@ def on_the_software_device(monkeypatch):
         for value in values:
             if isinstance(value, bytes):
                 value = direct.as_bytes(f"{len(value)}s", value)
-            arguments.append(errors if value is plans.ERRORS else value)
+            # Absent ones must be bound, too.
+            arguments.append(errors if value is plans.ERRORS or value is None else value)
         getattr(libraries[step.family], step.kernel)(
             *arguments, threads=step.grid, group_size=step.group
         )
 
     def run(name, like, **arguments):
         plan, tensors = plans.functions().plan(name, H100, arguments)
-        plans.execute(plan, tensors, like, launch)
+        return plans.execute(plan, tensors, like, launch)
 
     monkeypatch.setattr(linalg, "_DEVICE", "mps")
     monkeypatch.setattr(plans, "run", run)
@@ -176,6 +209,28 @@ def test_qr(on_the_software_device, size, mode, dtype):
     assert [(x.shape, x.stride()) for x in (q, r)] == [(x.shape, x.stride()) for x in expected]
     torch.testing.assert_close((q.cpu(), r.cpu()), tuple(expected), atol=2e-4, rtol=2e-4)
     assert torch.equal(r.cpu(), torch.linalg.qr(a.to("mps"), mode).R.cpu())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+@pytest.mark.parametrize("size", [(2, 3, 4, 4), (16, 16), (2, 50, 50), (2, 70, 70), (0, 4, 4), (3, 0, 0)], ids=str)  # fmt: skip
+def test_eig(on_the_software_device, size, dtype):
+    a = matrices(size, dtype)
+    values, vectors = linalg.eig(a.to("mps"))
+    expected = torch.linalg.eig(a)
+    assert (values.shape, values.stride()) == (expected[0].shape, expected[0].stride())
+    assert (vectors.shape, vectors.stride()) == (expected[1].shape, expected[1].stride())
+    values, vectors = values.cpu(), vectors.cpu()
+    torch.testing.assert_close((a + 0j) @ vectors, vectors * values[..., None, :], atol=1e-4, rtol=1e-4)  # fmt: skip
+    torch.testing.assert_close(linalg.eigvals(a.to("mps")).cpu().sum(-1), a.diagonal(dim1=-2, dim2=-1).sum(-1) + 0j, atol=1e-3, rtol=1e-4)  # fmt: skip
+
+
+@pytest.mark.parametrize("n", [5, 70])
+def test_a_matrix_that_is_not_finite_has_no_eigenvalues(on_the_software_device, n):
+    a = torch.eye(n).repeat(2, 1, 1)
+    a[1, 2, 3] = torch.nan
+    for function, name in ((linalg.eig, "eig"), (linalg.eigvals, "eigvals")):
+        with pytest.raises(RuntimeError, match=f"torch.linalg.{name}: input tensor should not"):
+            function(a.to("mps"))
 
 
 def test_modes_of_qr(on_the_software_device):
@@ -219,7 +274,13 @@ def test_pivots_of_any_strides_and_broadcast_matrices(on_the_software_device):
 
 def test_there_are_no_derivatives(on_the_software_device):
     a = torch.eye(20, device="mps", requires_grad=True)
-    for call in (linalg.cholesky, linalg.lu_factor, linalg.qr, lambda a: linalg.solve(a, a)):
+    for call in (
+        linalg.cholesky,
+        linalg.lu_factor,
+        linalg.qr,
+        linalg.eigvals,
+        lambda a: linalg.solve(a, a),
+    ):
         with pytest.raises(RuntimeError, match="A requires grad"):
             call(a)
     with pytest.raises(RuntimeError, match="B requires grad"):
@@ -250,6 +311,8 @@ def test_arguments_are_checked():
 def test_square_matrices_are_asked_for(on_the_software_device):
     with pytest.raises(RuntimeError, match="they are 2 by 3 matrices"):
         linalg.cholesky(torch.ones(2, 3, device="mps"))
+    with pytest.raises(RuntimeError, match="linalg.eigvals: .*they are 2 by 3 matrices"):
+        linalg.eigvals(torch.ones(2, 3, device="mps"))
     factors = linalg.lu_factor(torch.eye(3, device="mps"))
     with pytest.raises(RuntimeError, match=r"B must be matrices of 3 rows.*has shape \[2, 2\]"):
         linalg.lu_solve(*factors, torch.ones(2, 2, device="mps"))
