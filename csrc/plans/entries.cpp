@@ -6,8 +6,10 @@
 #include <csrc/plans/linalg/cholesky.h>
 #include <csrc/plans/linalg/eig.h>
 #include <csrc/plans/linalg/eig_large.h>
+#include <csrc/plans/linalg/eigh.h>
 #include <csrc/plans/linalg/lu.h>
 #include <csrc/plans/linalg/qr.h>
+#include <csrc/plans/linalg/svd.h>
 #include <csrc/plans/plan.h>
 #include <csrc/plans/quantized/gguf.h>
 #include <csrc/plans/quantized/quantized.h>
@@ -63,9 +65,11 @@ const std::vector<Entry>& entries() {
       METALOPS_PLAN_ENTRY(eig_large_sweep, EigLargeSweep, METALOPS_EIG_LARGE_STATE, infos, windows),
       METALOPS_PLAN_ENTRY(eig_large_results, EigLargeResults, values, vectors,
                           METALOPS_EIG_LARGE_STATE),
+      METALOPS_PLAN_ENTRY(eigh, Eigh, values, vectors, infos, a, is_upper),
       METALOPS_PLAN_ENTRY(lu_factor, LuFactor, factors, pivots, infos, a, is_pivoted),
       METALOPS_PLAN_ENTRY(lu_solve, LuSolve, x, factors, pivots, b, is_transposed),
       METALOPS_PLAN_ENTRY(qr, Qr, q, r, a),
+      METALOPS_PLAN_ENTRY(svd, Svd, u, values, v_adjoint, infos, a),
       METALOPS_PLAN_ENTRY(gguf_dequantize, GgufDequantize, result, data, indices, qtype),
       METALOPS_PLAN_ENTRY(gguf_linear, GgufLinear, result, x, data, bias, qtype),
       METALOPS_PLAN_ENTRY(quantized_dequantize, QuantizedDequantize, result,

@@ -20,6 +20,27 @@
 using namespace metal;
 using namespace metalops;
 
+// Tears matrices into blocks of one row: the magnitudes of the off-diagonal elements are subtracted
+// from the diagonal elements beside them. values, edges: (matrices, size), padded. One thread per
+// element.
+kernel void eigh_merge_tear(device float* values [[buffer(0)]], device float* edges [[buffer(1)]],
+                            device const float* diagonals [[buffer(2)]],
+                            device const float* off_diagonals [[buffer(3)]],
+                            constant int& n [[buffer(4)]], constant int& size [[buffer(5)]],
+                            uint2 position [[thread_position_in_grid]]) {
+  const int column = int(position.x);
+  const int64_t at = int64_t(position.y) * size + column;
+  if (column >= n) {
+    values[at] = INFINITY;
+    edges[at] = 0.0f;
+    return;
+  }
+  const int64_t from = int64_t(position.y) * n + column;
+  const float before = column > 0 ? metal::abs(off_diagonals[from - 1]) : 0.0f;
+  values[at] = diagonals[from] - metal::abs(off_diagonals[from]) - before;
+  edges[at] = off_diagonals[from];
+}
+
 // Returns the off-diagonal element between the blocks of a merge.
 inline float edge_of(Merge merge, device const float* edges) {
   return edges[merge.offset + merge.middle - merge.begin - 1];

@@ -29,6 +29,26 @@ using namespace metalops;
 // The value of a row that is padding, and of the null vector: less than all others.
 constant constexpr float kNoValue = -1.0f;
 
+// Returns the scale of each matrix, (matrices): the largest magnitude of its elements. bidiagonals:
+// (2, matrices, size). A simdgroup per matrix.
+kernel void svd_merge_scales(device float* scales [[buffer(0)]],
+                             device const float* bidiagonals [[buffer(1)]],
+                             constant int& matrices [[buffer(2)]], constant int& size [[buffer(3)]],
+                             uint matrix [[threadgroup_position_in_grid]],
+                             uint lane [[thread_index_in_simdgroup]]) {
+  float largest = 0.0f;
+  for (int side = 0; side < 2; ++side) {
+    device const float* const elements = bidiagonals + (int64_t(side) * matrices + matrix) * size;
+    for (int i = int(lane); i < size; i += 32) {
+      largest = metal::max(largest, metal::abs(elements[i]));
+    }
+  }
+  largest = simd_max(largest);
+  if (lane == 0) {
+    scales[matrix] = largest;
+  }
+}
+
 // Sorts a merge's poles. The first of the m poles is that of the row between the blocks, zero; the
 // others follow in ascending order; the last element is that of the null vector of the second
 // block. tips: the first and the last element of each right vector. One thread per pole.

@@ -53,6 +53,43 @@ def test_eig(size, dtype):
     torch.testing.assert_close(linalg.eigvals(a).sum(-1), values.sum(-1), atol=1e-2, rtol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("size", [(5, 4, 4), (8, 8), (3, 16, 16), (2, 3, 32, 32), (60, 60), (3, 100, 100), (300, 300)], ids=str)  # fmt: skip
+def test_eigh(size, upper, dtype):
+    a = matrices(*size, dtype=dtype)
+    a = a + a.mH
+    values, vectors = linalg.eigh(a.triu() if upper else a.tril(), "U" if upper else "L")
+    exact = torch.linalg.eigvalsh(wide(a))
+    largest = exact.abs().amax()
+    assert (values.double() - exact).abs().amax() <= (30 + a.shape[-1] / 4) * EPSILON * largest
+    assert error(wide(a) @ wide(vectors) - wide(vectors) * values.double()[..., None, :], wide(a)) < 5  # fmt: skip
+    identity = torch.eye(a.shape[-1], device="cuda", dtype=wide(a).dtype)
+    assert error(wide(vectors).mH @ wide(vectors) - identity, identity) < 5
+    close = {"atol": 1e-4 * largest.item(), "rtol": 0}
+    torch.testing.assert_close(linalg.eigvalsh(a), values, **close)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("size", [(5, 4, 4), (8, 8), (3, 16, 16), (60, 60), (9, 20, 7), (3, 20, 50), (100, 100), (300, 200)], ids=str)  # fmt: skip
+def test_svd(size, full, dtype):
+    a = matrices(*size, dtype=dtype)
+    u, values, v_adjoint = linalg.svd(a, full)
+    expected = torch.linalg.svd(a, full)
+    assert [x.shape for x in (u, values, v_adjoint)] == [x.shape for x in expected]
+    exact = torch.linalg.svdvals(wide(a))
+    bound = (30 + max(a.shape[-2:]) / 4) * EPSILON * exact.amax()
+    assert (values.double() - exact).abs().amax() <= bound
+    k = values.shape[-1]
+    rebuilt = wide(u)[..., :k] * values.double()[..., None, :] @ wide(v_adjoint)[..., :k, :]
+    assert error(rebuilt - wide(a), wide(a)) < 5
+    for columns in (wide(u), wide(v_adjoint).mH):
+        identity = torch.eye(columns.shape[-1], device="cuda", dtype=columns.dtype)
+        assert error(columns.mH @ columns - identity, identity) < 5 * max(a.shape[-2:]) / k
+    torch.testing.assert_close(linalg.svdvals(a), values, atol=1e-4 * exact.amax().item(), rtol=0)
+
+
 @pytest.mark.parametrize("n", [5, 20, 60, 100])
 def test_a_matrix_that_is_not_finite_has_no_eigenvalues(n):
     a = matrices(2, n, n, dtype=torch.float32)

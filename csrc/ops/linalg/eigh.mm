@@ -1,11 +1,10 @@
 // Host side of kernels/linalg/eigh.metal: eigenvalues and eigenvectors of Hermitian matrices.
-#include <csrc/ops/linalg/common/squares.h>
-#include <csrc/ops/linalg/eigh_large.h>
-
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/_linalg_check_errors.h>
 #include <ATen/ops/_linalg_eigh_meta.h>
 #include <ATen/ops/empty.h>
+#include <csrc/ops/common/run_plan.h>
+#include <csrc/plans/linalg/eigh.h>
 #include <metalops/checks.h>
 #include <metalops/stock.h>
 #include <metalops/structured.h>
@@ -16,22 +15,6 @@
 namespace {
 
 using at::Tensor;
-
-// Computes eigenvalues and, if with_vectors, eigenvectors. a: (batch, n, n); values: (batch, n);
-// vectors: (batch, n, n) of contiguous columns.
-void eigh(const Tensor& a, bool is_upper, bool with_vectors, const Tensor& values,
-          const Tensor& vectors, const Tensor& infos) {
-  const auto type = a.scalar_type();
-  const auto parameters = metalops::squares_of(a, is_upper, with_vectors);
-  const auto classes = at::isComplexType(type)
-                           ? metalops::SquareClasses{"eigh", 48, "_simdgroup_48_", 2}
-                           : metalops::SquareClasses{"eigh", 64, "_simdgroup_64_", 2};
-  if (a.size(-1) > classes.most) {
-    metalops::eigh_of_large(a, parameters, values, vectors, infos);
-  } else {
-    metalops::launch_squares(classes, type, parameters, values, vectors, infos, a);
-  }
-}
 
 std::tuple<Tensor&, Tensor&> eigh_out(const Tensor& a, std::string_view uplo, bool with_vectors,
                                       Tensor& values, Tensor& vectors) {
@@ -45,12 +28,21 @@ std::tuple<Tensor&, Tensor&> eigh_out(const Tensor& a, std::string_view uplo, bo
     return {values, vectors};
   }
   const auto n = a.size(-1);
-  const auto matrices = a.resolve_conj().reshape({-1, n, n});
+  const auto matrices = a.resolve_neg().reshape({-1, n, n});
   TORCH_CHECK(matrices.size(0) <= std::numeric_limits<uint32_t>::max(),
               "linalg.eigh: ", matrices.size(0), " matrices are too many for MPS");
   const bool is_upper = std::toupper(static_cast<unsigned char>(uplo.front())) == 'U';
   const auto infos = at::empty(a.sizes().slice(0, a.dim() - 2), a.options().dtype(at::kInt));
-  eigh(matrices, is_upper, with_vectors, call.output(0), call.output(1), infos);
+  metalops::PlanRun run;
+  metalops::plans::eigh(
+      run.plan(),
+      {.values = run.view(call.output(0).view({-1, n})),
+       .vectors = run.view(with_vectors ? call.output(1).mT().view({-1, n, n}).mT() : Tensor()),
+       .infos = run.view(infos.view({-1})),
+       .a = run.view(matrices),
+       .is_upper = is_upper},
+      metalops::plan_device());
+  run.run();
   call.write_back();
   at::_linalg_check_errors(infos, "linalg.eigh", a.dim() == 2);
   return {values, vectors};

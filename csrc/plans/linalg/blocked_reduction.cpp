@@ -88,6 +88,30 @@ View BlockedReduction::load(Plan& plan, const View& a, const SquaresParameters& 
   return copy;
 }
 
+View BlockedReduction::store_values(Plan& plan, const View& values, const View& unordered,
+                                    const char* order) const {
+  const auto padded = unordered.size(1);
+  const auto ranks = plan.allocate(infos.type, {batch, padded});
+  const ReductionOrderParameters p{static_cast<int32_t>(n), static_cast<int32_t>(padded),
+                                   static_cast<int32_t>(row)};
+  plan.launch("blocked_reduction", Name("blocked_reduction_values_") + order,
+              grid_of_elements(padded, batch, 1), values, ranks, infos, unordered, exponents, p);
+  return ranks;
+}
+
+View BlockedReduction::ordered_vectors(Plan& plan, const View& unordered, const View& ranks) const {
+  const auto padded = ranks.size(1);
+  const auto all = reflectors.size(0);
+  const auto ordered = plan.zeros(type, {all, n, row});
+  const ReductionOrderParameters p{static_cast<int32_t>(n), static_cast<int32_t>(padded),
+                                   static_cast<int32_t>(row)};
+  plan.launch("blocked_reduction", Name("blocked_reduction_vectors_") + type,
+              grid_of_elements(n, padded, all), ordered, unordered, ranks, p,
+              static_cast<uint32_t>(batch));
+  multiply_by_q(plan, ordered, reflectors, taus);
+  return ordered;
+}
+
 ColumnSteps::ColumnSteps(Plan& plan_of_it, const BlockedReduction& reduction, int64_t kinds)
     : plan(plan_of_it), n(reduction.n) {
   constexpr int64_t kFewSlices = 32;
@@ -134,6 +158,26 @@ View real_form(Plan& plan, const View& rows) {
 View conjugate_factors(Plan& plan, const View& rows) {
   return rows.type == Type::kComplexFloat ? plan.copied(rows.mH(), rows.type).real_parts()
                                           : rows.mT();
+}
+
+void subtract_products(Plan& plan, const View& matrices, int64_t from, const std::array<View, 2>& v,
+                       const std::array<View, 2>& w) {
+  const Plan::Scope scope(plan);
+  const auto n = matrices.size(1) - from;
+  const auto row = matrices.size(2);
+  // Returns both one below the other. Rows are whole: where they begin, and so how products are
+  // rounded, is the same for each matrix of a batch.
+  const auto joined = [&](const std::array<View, 2>& parts) {
+    const auto count = parts[0].size(1);
+    const auto rows = plan.allocate(matrices.type, {matrices.size(0), 2 * count, row});
+    plan.copy(rows.narrow(1, 0, count), parts[0]);
+    plan.copy(rows.narrow(1, count, count), parts[1]);
+    return rows;
+  };
+  const auto factors = conjugate_factors(plan, joined(w).narrow(2, from, n));
+  const auto others = real_form(plan, joined(v).narrow(2, from, row - from));
+  plan.product(matrices.narrow(1, from, n).narrow(2, from, row - from).real_parts(), factors,
+               others, /*alpha=*/-1, /*beta=*/1);
 }
 
 void apply_block_reflector(Plan& plan, const View& columns, const View& reflectors,

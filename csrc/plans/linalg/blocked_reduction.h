@@ -11,6 +11,7 @@
 #include <kernels/linalg/common/squares.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 namespace metalops::plans {
@@ -29,6 +30,14 @@ struct BlockedReduction {
   // not finite become zero.
   View load(Plan& plan, const View& a, const SquaresParameters& parameters,
             const char* source) const;
+
+  // Stores the eigenvalues or singular values of the matrices from those of the scaled copies,
+  // (batch, padded), in "ascending" or "descending" order. Returns each one's position, likewise.
+  View store_values(Plan& plan, const View& values, const View& unordered, const char* order) const;
+
+  // Returns the vectors of each side in that order, times its reflectors: (sides * batch, n, row).
+  // unordered: (sides * batch, padded, padded).
+  View ordered_vectors(Plan& plan, const View& unordered, const View& ranks) const;
 
   Type type;
   int64_t batch;
@@ -74,6 +83,7 @@ struct ColumnSteps {
   void multiply(const View& matrices, int64_t first, const View& reflectors, const View& panels,
                 int64_t vectors);
 
+  bool is_last() const { return p.column == n - 1; }
   int64_t in_panel() const { return p.column - p.start; }
 
   Plan& plan;
@@ -91,6 +101,11 @@ View real_form(Plan& plan, const View& rows);
 
 // Returns the factors for the conjugates of `rows` that match real_form(): (batch, elements, rows).
 View conjugate_factors(Plan& plan, const View& rows);
+
+// A -= [V1 V2] [W1 W2]^H, in rows and columns from `from` on. matrices: (batch, n, row), by
+// columns; V and W: (batch, vectors, row) each.
+void subtract_products(Plan& plan, const View& matrices, int64_t from, const std::array<View, 2>& v,
+                       const std::array<View, 2>& w);
 
 // Multiplies columns with the block reflector of the kReductionPanel reflectors from `start` on, or
 // with its adjoint (xLARFT, xLARFB). columns: (batch, columns, row); reflectors: (batch, a multiple

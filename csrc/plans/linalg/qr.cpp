@@ -224,6 +224,14 @@ void qr_factor(Plan& plan, const QrFactor& call, const Device&) {
   for_qr_parts(plan, a, [&](auto own) { factor(plan, own(a), own(call.taus)); });
 }
 
+void qr_upper(Plan& plan, const View& r, const View& factors) {
+  const QrUpperParameters p{r.stride(0), r.stride(1), r.stride(2),
+                            static_cast<uint32_t>(factors.size(1)),
+                            static_cast<uint32_t>(factors.size(2))};
+  plan.launch("qr", Name("qr_upper_") + factors.type,
+              grid_of_elements(r.size(1), r.size(2), r.size(0)), r, factors, p);
+}
+
 void qr_form(Plan& plan, const QrForm& call, const Device&) {
   check_qr_sizes(call.reflectors);
   const auto& taus = call.taus;
@@ -283,11 +291,7 @@ void qr(Plan& plan, const Qr& call, const Device&) {
       form(plan, own(q), own(a), own(taus), blocks);
     }
   });
-  const auto& r = call.r;
-  const QrUpperParameters p{r.stride(0), r.stride(1), r.stride(2), static_cast<uint32_t>(a.size(2)),
-                            static_cast<uint32_t>(a.size(1))};
-  plan.launch("qr", Name("qr_upper_") + a.type, grid_of_elements(r.size(1), r.size(2), r.size(0)),
-              r, a, p);
+  qr_upper(plan, call.r, a.mT());
 }
 
 }  // namespace metalops::plans

@@ -24,6 +24,9 @@ struct QrForm {
 };
 void qr_form(Plan& plan, const QrForm& call, const Device& device);
 
+// Writes R, (batch, rows of R, n) of any strides, from the factors of qr_factor().
+void qr_upper(Plan& plan, const View& r, const View& factors);
+
 // Multiplies c, (batch, rows, columns) of contiguous columns, with elements, with Q from the left
 // or the right, or, if is_adjoint, with Q^H (xORMQR). reflectors: (batch, m, n) of contiguous
 // columns. taus: (batch, at least one), contiguous.

@@ -57,6 +57,8 @@ has_kernel_for_key = _find("torch._C", "_dispatch_has_kernel_for_dispatch_key")
 describe_kernels = _find("torch._C", "_dispatch_dump")
 # The schemas of all overloads of an operator; none if there is no such operator.
 schemas_of = _find("torch._C", "_jit_get_schemas_for_operator")
+# Raises what torch.linalg does of the infos of a batch.
+raise_linalg_errors = _find("torch", "_linalg_check_errors")
 # The names of all operators.
 operator_names = _find("torch._C", "_dispatch_get_all_op_names")
 

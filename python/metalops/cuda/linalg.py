@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .._torch import internals
 from ..ops._cuda import kernel_file, plan
 
 __all__ = [
@@ -25,11 +26,15 @@ __all__ = [
     "cholesky_ex",
     "eig",
     "eigvals",
+    "eigh",
+    "eigvalsh",
     "lu_factor",
     "lu_factor_ex",
     "lu_solve",
     "qr",
     "solve",
+    "svd",
+    "svdvals",
 ]
 
 _DTYPES = (torch.float32, torch.complex64)
@@ -41,6 +46,11 @@ _MOST_OF_EIG = 64  # kMostOfEigDevice
 class CholeskyEx(NamedTuple):
     L: Tensor
     info: Tensor
+
+
+class Eigh(NamedTuple):
+    eigenvalues: Tensor
+    eigenvectors: Tensor
 
 
 class LuFactorEx(NamedTuple):
@@ -62,6 +72,12 @@ class Eig(NamedTuple):
 class Qr(NamedTuple):
     Q: Tensor
     R: Tensor
+
+
+class Svd(NamedTuple):
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
 
 
 def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> CholeskyEx:
@@ -134,7 +150,7 @@ def _eigenvalues(name: str, A: Tensor, vectors: Tensor | None) -> Tensor:
     known = info.cpu()
     if bool((known == _NOT_FINITE).any()):
         raise RuntimeError(f"torch.{name}: input tensor should not contain infs or NaNs.")
-    torch._linalg_check_errors(known, f"torch.{name}", is_matrix=A.dim() == 2)
+    internals.raise_linalg_errors(known, f"torch.{name}", is_matrix=A.dim() == 2)
     return values
 
 
@@ -154,6 +170,44 @@ def _eigenvalues_of_large(a: Tensor, infos: Tensor, results: dict[str, Tensor | 
             break
         windows = max(of_matrix.windows for of_matrix in known)
     plan.run("eig_large_results", a, **results, **state)
+
+
+def eigh(A: Tensor, UPLO: str = "L") -> Eigh:
+    """Returns the eigenvalues of Hermitian matrices, (*, n), real and ascending, and their eigenvectors as contiguous
+    columns, (*, n, n). A: (*, n, n). UPLO: the triangle that is read, "L" or "U".
+
+    Raises RuntimeError for tensors that are no square matrices on a GPU, for other dtypes and for another UPLO;
+    torch.linalg.LinAlgError for matrices that are not finite, for which this waits for the GPU.
+    """
+    vectors = _by_columns(A)
+    return Eigh(_real_eigenvalues("linalg.eigh", A, UPLO, vectors), vectors)
+
+
+def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
+    """Returns the eigenvalues of eigh(), and raises what it does."""
+    return _real_eigenvalues("linalg.eigh", A, UPLO, None)
+
+
+def _real_eigenvalues(name: str, A: Tensor, UPLO: str, vectors: Tensor | None) -> Tensor:
+    _check(name, A)
+    _check_square(name, A)
+    if UPLO.upper() not in ("L", "U"):
+        raise RuntimeError(f"Expected UPLO argument to be 'L' or 'U', but got {UPLO}")
+    values = A.new_empty(A.shape[:-1], dtype=torch.float32)
+    if A.numel() == 0:
+        return values
+    info = A.new_empty(A.shape[:-2], dtype=torch.int32)
+    plan.run(
+        "eigh",
+        A,
+        values=values.view(-1, A.shape[-1]),
+        vectors=None if vectors is None else _as_batch(vectors),
+        infos=info.view(-1),
+        a=_as_batch(A),
+        is_upper=UPLO.upper() == "U",
+    )
+    internals.raise_linalg_errors(info, name, is_matrix=A.dim() == 2)
+    return values
 
 
 def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> LuFactorEx:
@@ -263,6 +317,48 @@ def solve(A: Tensor, B: Tensor) -> Tensor:
         )
     x = lu_solve(found.LU, found.pivots, B.unsqueeze(-1) if is_vector else B)
     return x.squeeze(-1) if is_vector else x
+
+
+def svd(A: Tensor, full_matrices: bool = True) -> Svd:
+    """Returns U, S and Vh with A = U diag(S) Vh; S is (*, k), real and descending. A: (*, m, n); k = min(m, n). U is (*, m, m)
+    and Vh (*, n, n) if full_matrices, else (*, m, k) and (*, k, n); their columns are contiguous.
+
+    Raises RuntimeError for tensors that are no matrices on a GPU and for other dtypes; torch.linalg.LinAlgError for
+    matrices that are not finite, for which this waits for the GPU.
+    """
+    _check("linalg.svd", A)
+    *batch, m, n = A.shape
+    rows, columns = (m, n) if full_matrices else (min(m, n), min(m, n))
+    U, Vh = A.new_empty([*batch, rows, m]).mT, A.new_empty([*batch, n, columns]).mT
+    if A.numel() == 0:
+        for x in (U, Vh):
+            x.zero_().diagonal(dim1=-2, dim2=-1).fill_(1)
+    return Svd(U, _singular_values(A, _as_batch(U), _as_batch(Vh)), Vh)
+
+
+def svdvals(A: Tensor) -> Tensor:
+    """Returns the singular values of svd(), and raises what it does."""
+    _check("linalg.svd", A)
+    return _singular_values(A, None, None)
+
+
+def _singular_values(A: Tensor, U: Tensor | None, Vh: Tensor | None) -> Tensor:
+    k = min(A.shape[-2:])
+    values = A.new_empty([*A.shape[:-2], k], dtype=torch.float32)
+    if A.numel() == 0:
+        return values
+    info = A.new_empty(A.shape[:-2], dtype=torch.int32)
+    plan.run(
+        "svd",
+        A,
+        u=U,
+        values=values.view(-1, k),
+        v_adjoint=Vh,
+        infos=info.view(-1),
+        a=_as_batch(A),
+    )
+    internals.raise_linalg_errors(info, "linalg.svd", is_matrix=A.dim() == 2)
+    return values
 
 
 # ---- arguments -------------------------------------------------------------------------------------

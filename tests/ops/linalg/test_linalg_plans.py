@@ -32,6 +32,14 @@ def factoring(name, batch, m, n, dtype=torch.float32):
         values = torch.empty(batch, n, dtype=complexes)
         vectors = torch.empty(batch, n, n, dtype=complexes).mT
         return planned(name, values=values, vectors=vectors, infos=infos, a=a)
+    if name == "eigh":
+        values, vectors = torch.empty(batch, n), torch.empty(batch, n, n, dtype=dtype).mT
+        return planned(name, values=values, vectors=vectors, infos=infos, a=a)
+    if name == "svd":
+        k = min(m, n)
+        u, v_adjoint = (torch.empty(batch, *size, dtype=dtype).mT for size in ((k, m), (n, k)))
+        values = torch.empty(batch, k)
+        return planned(name, u=u, values=values, v_adjoint=v_adjoint, infos=infos, a=a)
     if name == "eig_large_reduce":
         return planned(name, infos=infos, a=a)
     if name == "cholesky":
@@ -115,7 +123,7 @@ def test_panels_share_memory():
 
 
 @pytest.mark.parametrize("n", [40, 64, 100, 257, 1024])
-@pytest.mark.parametrize("name", ["cholesky", "lu_factor", "qr", "eig_large_reduce"])
+@pytest.mark.parametrize("name", ["cholesky", "lu_factor", "qr", "eig_large_reduce", "eigh", "svd"])
 def test_every_step_stays_within_its_buffers(name, n):
     plan = factoring(name, 3, n, n)
     sizes = {plan.given + i: elements for i, (_, elements) in enumerate(plan.memories)}
@@ -127,7 +135,7 @@ def test_every_step_stays_within_its_buffers(name, n):
                 assert 0 <= place.offset and place.offset + last < sizes[place.buffer]
 
 
-@pytest.mark.parametrize("name", ["cholesky", "lu_factor", "qr", "eig"])
+@pytest.mark.parametrize("name", ["cholesky", "lu_factor", "qr", "eig", "eigh", "svd"])
 @pytest.mark.parametrize("n", [8, 16, 32, 200])
 def test_the_same_plan_runs_on_mps(name, n, tmp_path):
     if name == "eig":
@@ -137,11 +145,22 @@ def test_the_same_plan_runs_on_mps(name, n, tmp_path):
         "cholesky": torch.linalg.cholesky_ex,
         "lu_factor": torch.linalg.lu_factor_ex,
         "qr": torch.linalg.qr,
+        "eigh": torch.linalg.eigh,
+        "svd": torch.linalg.svd,
         "eig": torch.linalg.eig,
     }
     with debug.capture(tmp_path / "x.trace", gpu=True) as trace:
         functions[name](a)
-    families = ("cholesky", "lu_", "triangular", "qr_", "eig_")
+    families = (
+        "cholesky",
+        "lu_",
+        "triangular",
+        "qr_",
+        "svd_",
+        "blocked_reduction_",
+        "eig_",
+        "eigh_",
+    )
     launched = [x.kernel for x in trace.launches if x.kernel.startswith(families)]
     assert launched == kernels(factoring(name, 2, n, n))
 
@@ -231,6 +250,38 @@ def test_a_matrix_that_is_not_finite_has_no_eigenvalues(on_the_software_device, 
     for function, name in ((linalg.eig, "eig"), (linalg.eigvals, "eigvals")):
         with pytest.raises(RuntimeError, match=f"torch.linalg.{name}: input tensor should not"):
             function(a.to("mps"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("size", [(2, 3, 4, 4), (16, 16), (2, 50, 50), (2, 70, 70), (0, 4, 4), (3, 0, 0)], ids=str)  # fmt: skip
+def test_eigh(on_the_software_device, size, upper, dtype):
+    a = matrices(size, dtype)
+    a, uplo = (a + a.mH).to("mps"), "u" if upper else "L"
+    found, expected = linalg.eigh(a, uplo), torch.linalg.eigh(a, UPLO=uplo)
+    for ours, theirs in zip((*found, linalg.eigvalsh(a, uplo)), (*expected, torch.linalg.eigvalsh(a, UPLO=uplo)), strict=True):  # fmt: skip
+        assert torch.equal(ours, theirs) and ours.stride() == theirs.stride()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("size", [*SIZES, (2, 3, 70, 40), (70, 70), (600, 12), (50, 0)], ids=str)
+def test_svd(on_the_software_device, size, full, dtype):
+    a = matrices(size, dtype).to("mps")
+    found, expected = linalg.svd(a, full), torch.linalg.svd(a, full)
+    for ours, theirs in zip((*found, linalg.svdvals(a)), (*expected, torch.linalg.svdvals(a)), strict=True):  # fmt: skip
+        assert torch.equal(ours, theirs) and ours.stride() == theirs.stride()
+
+
+@pytest.mark.parametrize("n", [5, 70])
+def test_a_matrix_that_is_not_finite_has_no_spectrum(on_the_software_device, n):
+    a = torch.eye(n).repeat(2, 1, 1)
+    a[1, 2, 2] = torch.nan
+    for function, name in ((linalg.eigh, "eigh"), (linalg.eigvalsh, "eigh"), (linalg.svd, "svd")):
+        with pytest.raises(torch.linalg.LinAlgError, match=rf"linalg.{name}: \(Batch element 1\)"):
+            function(a.to("mps"))
+    with pytest.raises(RuntimeError, match="Expected UPLO argument to be 'L' or 'U', but got x"):
+        linalg.eigh(a.to("mps"), "x")
 
 
 def test_modes_of_qr(on_the_software_device):
