@@ -3,10 +3,10 @@
     python benchmarks/gpu_large_linear_algebra.py record large.pickle   # on the software device
     python benchmarks/gpu_large_linear_algebra.py run large.pickle      # on a GPU, without a compiled part of metalops
 
-LU, Cholesky, QR and eig are those of metalops.cuda.linalg. The host parts of the other factorisations run on mps tensors only, so
-`record` writes down what they do with a matrix (metalops.trace.operators), and `run` does the same with the same matrix on a
-GPU, all of it from the matrix on. The factors are checked there. Ours is timed in CUDA graphs, without what it costs to launch
-from Python; torch's operators as they are called, and so is our eig, which waits for the GPU after each sweep.
+Factorisations are those of metalops.cuda.linalg. Inverses and exponentials run on mps tensors only, so `record` writes down what
+they do with a matrix (metalops.trace.operators), and `run` does the same with the same matrix on a GPU, all of it from the
+matrix on. The factors are checked there. Ours is timed in CUDA graphs, without what it costs to launch from Python, unless it
+waits for the GPU as torch's operator does: eigh and svd for errors, eig after each sweep. torch's are timed as they are called.
 """
 
 from __future__ import annotations
@@ -68,15 +68,6 @@ def _of_solve(a: Tensor, x: Tensor) -> Tensor:
     return a @ x - torch.eye(len(a), dtype=a.dtype, device=a.device)
 
 
-# torch.linalg's own find vectors too where calls are recorded.
-def _eigvalsh(a: Tensor) -> Tensor:
-    return torch.ops.aten._linalg_eigh(a, "L", False)[0]
-
-
-def _svdvals(a: Tensor) -> Tensor:
-    return torch.ops.aten._linalg_svd(a, False, False)[1]
-
-
 def _symmetric(a: Tensor) -> Tensor:
     return a + a.mH
 
@@ -102,10 +93,14 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "eigh": Case(torch.linalg.eigh, _symmetric, _of_eigh),
-    "eigvalsh": Case(_eigvalsh, _symmetric, None),
-    "svd": Case(torch.linalg.svd, _same, _of_svd),
-    "svdvals": Case(_svdvals, _same, None),
+    "eigh": Case(torch.linalg.eigh, _symmetric, _of_eigh, ours=linalg.eigh, waits=True),
+    "eigvalsh": Case(
+        torch.linalg.eigvalsh, _symmetric, None, ours=lambda a: (linalg.eigvalsh(a),), waits=True
+    ),
+    "svd": Case(torch.linalg.svd, _same, _of_svd, ours=linalg.svd, waits=True),
+    "svdvals": Case(
+        torch.linalg.svdvals, _same, None, ours=lambda a: (linalg.svdvals(a),), waits=True
+    ),
     "eig": Case(torch.linalg.eig, _same, _of_eig, BOUND_OF_EIG, linalg.eig, waits=True),
     "qr": Case(torch.linalg.qr, _same, _of_qr, ours=linalg.qr),
     "lu_factor": Case(
@@ -134,15 +129,6 @@ def record(name: str, n: int, dtype: torch.dtype) -> operators.Recording:
 
 class Timed(operators.Replay):
     """A recording whose parts can be timed."""
-
-    def runner(self) -> Callable[[], object]:
-        """All of it, in a CUDA graph."""
-
-        def run() -> None:
-            for _, step in self.steps:
-                step()
-
-        return captured(run)
 
     def times(self) -> dict[str, list[float]]:
         """Milliseconds of each step by its name, alone."""
@@ -229,7 +215,7 @@ def run_recorded(name: str, recording: operators.Recording, with_parts: bool) ->
     longest, slowest = max((max(times), part) for part, times in of_parts.items())
     steps = f"{len(ours.steps):7} {longest:9.3f} {slowest}"
     a = ours.arguments[0].clone()
-    report(name, a, ours.results, ours.runner(), steps)
+    report(name, a, ours.results, captured(ours.run), steps)
     if with_parts:
         parts = sorted(of_parts.items(), key=lambda part: -sum(part[1]))
         for part, times in parts[:8]:

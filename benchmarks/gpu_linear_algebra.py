@@ -3,8 +3,9 @@
     python benchmarks/gpu_linear_algebra.py   # needs no compiled part of metalops
 
 A line for each case: milliseconds of ours and of torch, how many times torch's speed ours has, and the error of the factors in
-units of n eps, which is checked. Where torch takes one matrix after the other its time is that of a part of them. Times are the least of several, between events on the GPU around ten calls;
-ours are of CUDA graphs, without the host's part, but for eig, which waits for the GPU.
+units of n eps, which is checked. Where torch takes one matrix after the other its time is that of a part of them. Times are the
+least of several, between events on the GPU around ten calls;
+ours are of CUDA graphs, without the host's part, but for eigh, svd and eig, which wait for the GPU.
 """
 
 from __future__ import annotations
@@ -15,55 +16,11 @@ from typing import NamedTuple
 
 import torch
 from metalops.cuda import linalg
-from metalops.ops._cuda import kernel_file
 from torch import Tensor
 
 EPSILON = 2.0**-23
 SIZES = (4, 8, 16, 32, 64)
 Factors = tuple[Tensor, ...]
-
-
-def _kernels(file: str, parameters: str):
-    """Those of a file, and the types of a header."""
-    return kernel_file.KernelFile(file), kernel_file.header(parameters)
-
-
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
-
-
-def eigh(a: Tensor) -> Factors:
-    kernels, types = _kernels("eigh", "squares")
-    batch, n, _ = a.shape
-    values, infos = a.new_empty(batch, n), a.new_empty(batch, dtype=torch.int32)
-    vectors = a.new_empty(batch, n, n)
-    p = types.SquaresParameters(*a.stride(), 0, batch, n, 0, 1)
-    if n <= 8:
-        name, threads = f"eigh_thread_{4 if n <= 4 else 8}_float", _round_up(batch, 32)
-        kernels.grid(name, (threads,), values, vectors, infos, a, p)
-    else:
-        size = next(size for size in (16, 32, 64) if n <= size)
-        kernels.threadgroups(
-            f"eigh_simdgroup_{size}_float", batch, 32, values, vectors, infos, a, p
-        )
-    return values, vectors.mT
-
-
-def svd(a: Tensor) -> Factors:
-    kernels, types = _kernels("svd", "squares")
-    batch, n, _ = a.shape
-    values, infos = a.new_empty(batch, n), a.new_empty(batch, dtype=torch.int32)
-    u, v_adjoint = torch.empty_like(a), torch.empty_like(a)
-    p = types.SquaresParameters(*a.stride(), 0, batch, n, 0, 1)
-    if n <= 8:
-        name, threads = f"svd_thread_{4 if n <= 4 else 8}_float", _round_up(batch, 32)
-        kernels.grid(name, (threads,), values, u, v_adjoint, infos, a, p)
-    else:
-        size = next(size for size in (16, 32, 64) if n <= size)
-        kept = a.new_empty(batch * size * (size + 4) if size > 32 else 0)
-        name = f"svd_simdgroup_{size}_float"
-        kernels.threadgroups(name, batch, 32, values, u, v_adjoint, infos, a, kept, p)
-    return u.mT, values, v_adjoint.mT
 
 
 def lu_factor(a: Tensor) -> Factors:
@@ -127,8 +84,8 @@ def _same(a: Tensor) -> Tensor:
 
 
 CASES = {
-    "eigh": Case(_symmetric, eigh, torch.linalg.eigh, 64, alone=33),
-    "svd": Case(_same, svd, torch.linalg.svd, 64, alone=33),
+    "eigh": Case(_symmetric, linalg.eigh, torch.linalg.eigh, 64, alone=33, waits=True),
+    "svd": Case(_same, linalg.svd, torch.linalg.svd, 64, alone=33, waits=True),
     "eig": Case(_same, linalg.eig, torch.linalg.eig, bound=20, alone=0, waits=True),
     "qr": Case(_same, linalg.qr, torch.linalg.qr, alone=0),
     "lu_factor": Case(_same, lu_factor, torch.linalg.lu_factor_ex, 64),

@@ -1,15 +1,11 @@
 """Attention on CUDA tensors, without a GPU: what runs for these launches its kernels on the software device here, on tensors of
 the CPU, in calls of tests/ops. On a GPU test_attention_launch.py makes them."""
 
-import ctypes
 import importlib
-import os
-import subprocess
 
 import pytest
 import torch
 from metalops import ops
-from metalops.build import compilers
 from metalops.cuda.library import Library
 from metalops.msl.source import languages
 from metalops.ops._cuda import kernel_file, plan
@@ -24,7 +20,6 @@ from .recorded import ARCHITECTURE, needs_nvrtc, needs_software_device
 pytestmark = needs_software_device
 
 # Structs of the last one hold another header's.
-HEADERS = ("attention", "attention_decode", "attention_cache", "lu")
 attention = importlib.import_module("metalops.ops.attention")
 paged_attention = importlib.import_module("metalops.ops.paged_attention")
 IMPLEMENTATIONS = (
@@ -190,46 +185,3 @@ def test_kernels_with_products_of_simdgroup_matrices_compile(type):
     found = Library(text, "attention", kernels=kernels, language=languages.FLOOR)
     code = found.compile(ARCHITECTURE, debug=True).decode()
     assert code.count(".entry msl_kernel_") == 3
-
-
-# ---- parameters ------------------------------------------------------------------------------------
-
-
-def layout(struct):
-    """Places and sizes of the fields, as a C++ compiler is asked for them."""
-    fields = [(n, getattr(struct, n).offset, getattr(struct, n).size) for n, *_ in struct._fields_]
-    return [ctypes.sizeof(struct), *(number for field in fields for number in field[1:])]
-
-
-@pytest.mark.parametrize("file", HEADERS)
-def test_parameters_are_laid_out_as_in_the_header(file, tmp_path):
-    types = vars(kernel_file.header(file))
-    structs = {n: t for n, t in types.items() if issubclass(t, ctypes.Structure)}
-    enums = {n: t for n, t in types.items() if n not in structs}
-    lines = []
-    for name, struct in structs.items():
-        of = f"metalops::{name}"
-        numbers = [f"sizeof({of})"]
-        for field, *_ in struct._fields_:
-            numbers += [f"offsetof({of}, {field})", f"sizeof({of}::{field})"]
-        lines.append(" ".join(f'std::printf("%zu ", {n});' for n in numbers) + ' std::puts("");')
-    for name, kind in enums.items():
-        values = [f"static_cast<int>(metalops::{name}::{member})" for member in kind.__members__]
-        lines.append(" ".join(f'std::printf("%d ", {n});' for n in values) + ' std::puts("");')
-    header = os.path.relpath(kernel_file.path_of(f"{file}.h"), kernel_file.root())
-    source = tmp_path / "layout.cpp"
-    source.write_text(
-        f"#include <{header}>\n#include <cstddef>\n#include <cstdio>\nint main() {{ {' '.join(lines)} }}"
-    )
-    root = kernel_file.root()
-    include = os.path.join(os.path.dirname(torch.__file__), "include")
-    program = str(tmp_path / "layout")
-    command = [compilers.find_cxx(), "-std=c++17", "-w", f"-I{root}", f"-I{include}", str(source)]
-    subprocess.run([*command, "-o", program], check=True)
-    found = subprocess.run([program], check=True, capture_output=True, text=True).stdout
-    found = [list(map(int, line.split())) for line in found.splitlines()]
-    assert found == [
-        *map(layout, structs.values()),
-        *([*map(int, k.__members__.values())] for k in enums.values()),
-    ]
-    assert all(len(x._fields_) > 1 for x in structs.values()) and structs

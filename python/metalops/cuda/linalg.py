@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from .._torch import internals
-from ..ops._cuda import kernel_file, plan
+from ..ops._cuda import plan
 
 __all__ = [
     "cholesky",
@@ -41,6 +41,8 @@ _DTYPES = (torch.float32, torch.complex64)
 _DEVICE = "cuda"
 _NOT_FINITE = -1  # kEigNotFinite of kernels/linalg/eig.h
 _MOST_OF_EIG = 64  # kMostOfEigDevice
+# Fields of SchurSweeps (kernels/linalg/eig_large.h), by number.
+_HIGH, _WINDOWS = 1, 4
 
 
 class CholeskyEx(NamedTuple):
@@ -160,15 +162,13 @@ def _eigenvalues_of_large(a: Tensor, infos: Tensor, results: dict[str, Tensor | 
     names = ("h", "scales", "exponents", "sweeps", "transformations", "shifts", "q")
     made = plan.run("eig_large_reduce", a, infos=infos, a=a, with_vectors=with_vectors)
     state = dict(zip(names, made, strict=False))  # without eigenvectors there is no q
-    of_sweeps = kernel_file.header("eig_large").SchurSweeps
     windows = 0
     while True:
         plan.run("eig_large_sweep", a, **state, infos=infos, windows=windows)
-        data = state["sweeps"].cpu().numpy().tobytes()
-        known = (of_sweeps * a.shape[0]).from_buffer_copy(data)
-        if all(of_matrix.high < 0 for of_matrix in known):
+        known = state["sweeps"].cpu().view(len(a), -1)
+        if bool((known[:, _HIGH] < 0).all()):
             break
-        windows = max(of_matrix.windows for of_matrix in known)
+        windows = int(known[:, _WINDOWS].max())
     plan.run("eig_large_results", a, **results, **state)
 
 

@@ -2,13 +2,16 @@
 on the software device."""
 
 import math
+import re
 import struct
+from pathlib import Path
 
 import metalops
 import pytest
 import torch
 from metalops import debug
 from metalops.cuda import linalg
+from metalops.ops._cuda import kernel_file
 from metalops.ops._cuda import plan as plans
 
 from tests.ops import direct
@@ -282,6 +285,16 @@ def test_a_matrix_that_is_not_finite_has_no_spectrum(on_the_software_device, n):
             function(a.to("mps"))
     with pytest.raises(RuntimeError, match="Expected UPLO argument to be 'L' or 'U', but got x"):
         linalg.eigh(a.to("mps"), "x")
+
+
+def test_numbers_of_eig_are_those_of_the_headers():
+    folder = Path(kernel_file.root()) / "kernels/linalg"
+    body = re.search(r"struct SchurSweeps \{(.*?)\};", (folder / "eig_large.h").read_text(), re.DOTALL)[1]  # fmt: skip
+    fields = re.findall(r"int32_t (\w+);", body)
+    assert (fields[linalg._HIGH], fields[linalg._WINDOWS]) == ("high", "windows")
+    text = (folder / "eig.h").read_text()
+    for name, value in (("kEigNotFinite", linalg._NOT_FINITE), ("kMostOfEigDevice", linalg._MOST_OF_EIG)):  # fmt: skip
+        assert int(re.search(rf"{name} = (-?\d+)", text)[1]) == value
 
 
 def test_modes_of_qr(on_the_software_device):

@@ -1,17 +1,11 @@
-"""Kernel files on CUDA tensors: the kernels of X.metal in kernels/, compiled one by one, the parameter structs of X.h,
-and the launch functions of <metalops/launch.h>."""
+"""Kernel files on CUDA tensors: the kernels of X.metal in kernels/, compiled one by one."""
 
 from __future__ import annotations
 
-import ctypes
-import enum
 import functools
 import os
-import re
-import struct
 from collections.abc import Sequence
 from glob import glob
-from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -29,7 +23,6 @@ TYPES = {
     torch.float8_e4m3fn: "e4m3",
     torch.float8_e5m2: "e5m2",
 }
-MOST_THREADS = 2**32 - 1  # of a grid, in each dimension
 
 # An argument of a kernel. 0 stands for an absent tensor.
 Argument = Tensor | bytes | int
@@ -57,56 +50,6 @@ def text_of(file: str) -> str:
     from ...msl.flatten import flatten
 
     return flatten(path_of(f"{file}.metal"), [root(), *include_paths()])
-
-
-# ---- parameters ------------------------------------------------------------------------------------
-
-_NUMBERS = {
-    "bool": ctypes.c_bool,
-    "int32_t": ctypes.c_int32,
-    "uint32_t": ctypes.c_uint32,
-    "int64_t": ctypes.c_int64,
-    "uint64_t": ctypes.c_uint64,
-    "float": ctypes.c_float,
-}
-_COMMENT = re.compile(r"//[^\n]*")
-_OF_KERNELS = re.compile(r"#ifdef __METAL__.*", re.DOTALL)
-_INCLUDED = re.compile(r"#include <kernels/(?:\w+/)*(\w+)\.h>")
-_TYPE = re.compile(
-    r"enum class (?P<enum>\w+) : int32_t \{(?P<values>[^}]*)\};|struct (?P<struct>\w+) \{(?P<fields>[^}]*)\};"
-)
-_FIELD = re.compile(r"(\w+) (\w+)(?:\[(\d+)\])?;")
-_VALUE = re.compile(r"(\w+)(?: = (-?\d+))?,?")
-
-
-@functools.cache
-def header(file: str) -> SimpleNamespace:
-    """Returns the types of the header <file>.h of kernels/, and of those that it includes from there: structs with
-    ctypes's layout, which is that of C++, and enumerations. Parts for kernels only are left out."""
-    with open(path_of(f"{file}.h"), encoding="utf-8") as stream:
-        text = _OF_KERNELS.sub("", _COMMENT.sub("", stream.read()))
-    types: dict[str, type] = {}
-    for included in _INCLUDED.findall(text):
-        types |= vars(header(included))
-
-    def stored_as(kind: str) -> type:
-        found = _NUMBERS.get(kind) or types[kind]
-        return ctypes.c_int32 if issubclass(found, enum.IntEnum) else found
-
-    for found in _TYPE.finditer(text):
-        if found["enum"]:
-            name, values = found["enum"], {}
-            for called, number in _VALUE.findall(found["values"]):
-                values[called] = int(number) if number else max(values.values(), default=-1) + 1
-            types[name] = enum.IntEnum(name, values)
-        else:
-            name = found["struct"]
-            fields = [
-                (called, stored_as(kind) * int(count) if count else stored_as(kind))
-                for kind, called, count in _FIELD.findall(found["fields"])
-            ]
-            types[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
-    return SimpleNamespace(**types)
 
 
 # ---- launches --------------------------------------------------------------------------------------
@@ -152,45 +95,6 @@ def launch(
     _library(file, kernel, tensors).launch(kernel, arguments, grid, group)
 
 
-class KernelFile:
-    """The kernels of <file>.metal. has_products: true if the GEMMs of the file use tensors if has_tensors() says so."""
-
-    def __init__(self, file: str, has_products: bool = False):
-        self._file = file
-        self._has_products = has_products
-
-    def threadgroups(self, kernel: str, groups: int, size: int, *arguments: Argument) -> None:
-        """Launches `groups` threadgroups of `size` threads, together at most MOST_THREADS."""
-        if groups > 0:
-            self._launch(kernel, (groups * size,), (size,), arguments)
-
-    def simdgroups(self, kernel: str, count: int, *arguments: Argument) -> None:
-        """Launches at least `count` simdgroups, eight in a threadgroup, or fewer if parts of a GPU would be idle
-        otherwise."""
-        if count == 0:
-            return
-        together = min(max(count // 1024, 1), 8)
-        columns = min(-(-count // together) * together, 2**25)
-        grid = columns * 32, -(-count // columns)
-        self._launch(kernel, grid, (together * 32, 1), arguments)
-
-    def grid(self, kernel: str, grid: Sequence[int], *arguments: Argument) -> None:
-        """Launches a thread for each position of a grid of up to three dimensions."""
-        from ...cuda.function import USUAL_GROUP, group_within
-
-        if 0 not in grid:
-            self._launch(kernel, tuple(grid), group_within(grid, USUAL_GROUP), arguments)
-
-    def _launch(self, kernel, grid, group, arguments) -> None:
-        library = _library(self._file, kernel, self._has_products and has_tensors())
-        library.launch(kernel, [_value(x) for x in arguments], grid, group)
-
-
-def number(kind: str, value: float | bool) -> bytes:
-    """Returns a scalar as a kernel's argument; kind: a format of the struct module."""
-    return struct.pack(kind, value)
-
-
 def multiprocessors(tensor: Tensor) -> int:
     """Returns the number of multiprocessors of the tensor's GPU."""
     return torch.cuda.get_device_properties(tensor.device).multi_processor_count
@@ -201,7 +105,3 @@ def errors_of(tensor: Tensor) -> int:
     from ...cuda import errors
 
     return errors.buffer_address(tensor.get_device())
-
-
-def _value(argument: Argument | ctypes.Structure) -> Argument:
-    return bytes(argument) if isinstance(argument, ctypes.Structure) else argument
