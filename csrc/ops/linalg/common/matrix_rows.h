@@ -78,16 +78,9 @@ METALOPS_HIDDEN inline void write_batch(const at::Tensor& matrices, const Write&
   }
 }
 
-METALOPS_HIDDEN inline int64_t longest_side(const at::Tensor& matrices) {
-  return std::max(matrices.size(-2), matrices.size(-1));
-}
-
-// Returns true if a matrix is small enough for one thread, or for some lanes.
+// Returns true if a matrix is small enough for one thread.
 METALOPS_HIDDEN inline bool fits_thread(const at::Tensor& matrices) {
-  return longest_side(matrices) <= kMostOfOneThread;
-}
-METALOPS_HIDDEN inline bool fits_lanes(const at::Tensor& matrices) {
-  return longest_side(matrices) <= kMostOfLanes;
+  return std::max(matrices.size(-2), matrices.size(-1)) <= kMostOfOneThread;
 }
 
 // Returns the strides of matrices (batch, m, n), or of their transposes.
