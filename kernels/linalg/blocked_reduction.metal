@@ -105,7 +105,7 @@ kernel void blocked_reduction_products(device float4* products [[buffer(0)]],
   constexpr int kRows = ColumnPacks<T>::kRows;
   const int64_t matrix = position.z;
   const int first = p.first / kRows;
-  const int used = c10::metal::ceil_div(p.size, kRows);
+  const int used = packs_of<T>(p.size);
   const int slice = p.from / p.slice + position.y;
   const int begin = max(slice * p.slice, p.from);
   const int end = min((slice + 1) * p.slice, p.size);
@@ -127,7 +127,7 @@ kernel void blocked_reduction_products(device float4* products [[buffer(0)]],
                                        ? v + which / p.kinds * p.stride
                                        : panels + (matrix * kReductionPanel + which / 2) * p.stride;
   InnerSum<T> sum = {};
-  for (int i = begin / kRows; i < c10::metal::ceil_div(end, kRows); ++i) {
+  for (int i = begin / kRows; i < packs_of<T>(end); ++i) {
     sum.add(row[i], made[i]);
   }
   overlaps[(matrix * p.slices + slice) * 2 * kReductionPanel + which] = sum.value();

@@ -574,7 +574,7 @@ kernel void eig_large_schur_apply(device float4* matrices [[buffer(0)]],
   threadgroup T tile[W::kSize * kTeam + max(W::kSize, kTeam)];
   const int lane = thread_lane;
   const int n = p.size;
-  const uint groups = c10::metal::ceil_div(n, kTeam);
+  const uint groups = (n + kTeam - 1) / kTeam;
   const int64_t matrix = group / (kSchurBlocks * groups);
   const auto block = static_cast<SchurBlock>(group / groups % kSchurBlocks);
   const int first = all_sweeps[matrix].first;
@@ -667,7 +667,7 @@ inline void subtract_columns(DeviceColumn<T> x, device const float4* matrix, Unk
       }
     }
   }
-  const int packs = c10::metal::ceil_div(end, kRows);
+  const int packs = packs_of<T>(end);
   for (int i = lane; i < packs; i += kLanes) {
     const float4 pack = column[i];
     add_product(x, i, pack - ColumnPacks<T>::rows_from(pack, i * kRows, end), -solved.first);

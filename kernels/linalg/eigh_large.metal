@@ -26,7 +26,7 @@ template <typename T>
 inline void finish_w(Panel panel, device const float4* products, threadgroup const T* shares, T tau,
                      int last, threadgroup float* sums, uint thread_lane, uint threads,
                      constant ReductionParameters& p) {
-  const int used = c10::metal::ceil_div(p.size, ColumnPacks<T>::kRows);
+  const int used = packs_of<T>(p.size);
   const int first = p.column / ColumnPacks<T>::kRows;
   const int lane = thread_lane;
   const int lanes = threads;

@@ -141,7 +141,7 @@ inline void finish_y(device T* t, device float4* y, device const float4* product
     }
     t[last * kReductionPanel + i] = sum;
   }
-  const int used = c10::metal::ceil_div(p.size, ColumnPacks<T>::kRows);
+  const int used = packs_of<T>(p.size);
   for (int i = lane; i < used; i += lanes) {
     PackSum<T> known = {};
     for (int k = 0; k < last; ++k) {
@@ -157,7 +157,7 @@ template <typename T>
 inline void subtract_from_right(device float4* column, device const float4* y,
                                 device const float4* v, int done, int lane, int lanes,
                                 constant ReductionParameters& p) {
-  const int used = c10::metal::ceil_div(p.size, ColumnPacks<T>::kRows);
+  const int used = packs_of<T>(p.size);
   for (int i = lane; i < used; i += lanes) {
     PackSum<T> known = {};
     for (int k = 0; k < done; ++k) {
@@ -173,7 +173,7 @@ template <typename T>
 inline void multiply_column(threadgroup T* shares, device const float4* column,
                             device const float4* v, int done, int simdgroup, int simdgroups,
                             int simd_lane, constant ReductionParameters& p) {
-  const int used = c10::metal::ceil_div(p.size, ColumnPacks<T>::kRows);
+  const int used = packs_of<T>(p.size);
   for (int k = simdgroup; k < done; k += simdgroups) {
     InnerSum<T> of_lane = {};
     for (int i = simd_lane; i < used; i += Simdgroup::kLanes) {
@@ -193,7 +193,7 @@ inline float subtract_from_left(device float4* column, device const float4* v,
                                 threadgroup const T* weights, int done, int lane, int lanes,
                                 constant ReductionParameters& p) {
   constexpr int kRows = ColumnPacks<T>::kRows;
-  const int used = c10::metal::ceil_div(p.size, kRows);
+  const int used = packs_of<T>(p.size);
   float largest = 0.0f;
   for (int i = lane; i < used; i += lanes) {
     PackSum<T> known = {};
@@ -214,7 +214,7 @@ template <typename T>
 inline float tail_of(device const float4* column, float scale, int lane, int lanes,
                      constant ReductionParameters& p) {
   constexpr int kRows = ColumnPacks<T>::kRows;
-  const int used = c10::metal::ceil_div(p.size, kRows);
+  const int used = packs_of<T>(p.size);
   float tail = 0.0f;
   for (int i = lane; i < used; i += lanes) {
     const float4 x = ColumnPacks<T>::rows_from(column[i], i * kRows, p.from + 1) * scale;
@@ -228,7 +228,7 @@ template <typename T>
 inline void zero_column(device float4* column, T beta, int lane, int lanes,
                         constant ReductionParameters& p) {
   constexpr int kRows = ColumnPacks<T>::kRows;
-  const int used = c10::metal::ceil_div(p.size, kRows);
+  const int used = packs_of<T>(p.size);
   for (int i = lane; i < used; i += lanes) {
     const float4 x = column[i];
     column[i] = x - ColumnPacks<T>::rows_from(x, i * kRows, p.from) +

@@ -45,9 +45,8 @@ def test_lu(size, dtype):
 def test_eig(size, dtype):
     a = matrices(*size, dtype=dtype)
     values, vectors = linalg.eig(a)
-    expected = torch.linalg.eig(a)
-    assert (values.shape, values.stride()) == (expected[0].shape, expected[0].stride())
-    assert (vectors.shape, vectors.stride()) == (expected[1].shape, expected[1].stride())
+    assert values.shape == a.shape[:-1] and values.is_contiguous()
+    assert vectors.shape == a.shape and vectors.mT.is_contiguous()
     of_a = a.to(torch.complex128)
     assert error(of_a @ wide(vectors) - wide(vectors) * wide(values)[..., None, :], of_a) < 20
     torch.testing.assert_close(linalg.eigvals(a).sum(-1), values.sum(-1), atol=1e-2, rtol=1e-4)

@@ -89,7 +89,8 @@ def test_operators_are_the_same_on_every_engine(measured):
 
 def _compare(files, compiler):
     # Comparing takes time, which one test measures.
-    command = [sys.executable, "-m", "pytest", "--compare-engines", "-k", "not microsecond"]
+    command = [sys.executable, "-m", "pytest", "--all", "--compare-engines"]
+    command += ["-k", "not microsecond"]
     result = subprocess.run(
         [*command, "-n", "0", "-q", "-p", "no:cacheprovider", *files],
         cwd=ROOT,

@@ -118,7 +118,7 @@ template <typename T>
 inline void finish_product(Panel panel, device const ::metal::float4* products,
                            threadgroup const T* shares, T tau, int v_count, int last, int first,
                            int lane, int lanes, constant ReductionParameters& p) {
-  const int used = c10::metal::ceil_div(p.size, ColumnPacks<T>::kRows);
+  const int used = packs_of<T>(p.size);
   for (int i = first + lane; i < used; i += lanes) {
     PackSum<T> known = {};
     for (int k = 0; k < last; ++k) {
@@ -140,7 +140,7 @@ template <typename T>
 inline float update_column(device::metal::float4* column, Panel panel, int v_count, int x_count,
                            int first, int lane, int lanes, constant ReductionParameters& p) {
   constexpr int kRows = ColumnPacks<T>::kRows;
-  const int used = c10::metal::ceil_div(p.size, kRows);
+  const int used = packs_of<T>(p.size);
   const int c = p.column;
   float tail = 0.0f;
   for (int i = first + lane; i < used; i += lanes) {
@@ -168,7 +168,7 @@ inline void store_reflector(device::metal::float4* to, device const ::metal::flo
                             T factor, int first, int lane, int lanes,
                             constant ReductionParameters& p) {
   constexpr int kRows = ColumnPacks<T>::kRows;
-  const int used = c10::metal::ceil_div(p.size, kRows);
+  const int used = packs_of<T>(p.size);
   for (int i = lane; i < p.stride; i += lanes) {
     const ::metal::float4 x = i < used && i >= first ? column[i] : ::metal::float4(0.0f);
     to[i] = times(ColumnPacks<T>::rows_from(x, i * kRows, p.from + 1), factor) +

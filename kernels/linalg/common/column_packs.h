@@ -79,12 +79,18 @@ struct ColumnPacks<::metal::float2> {
   }
 };
 
-// Returns n rounded up to whole packs. (Headers of torch before 2.13 have neither round_up nor
-// ceil_div.)
+// Returns how many packs n elements take. (Headers of torch before 2.13, with which kernels run on
+// CUDA tensors too, have neither ceil_div nor round_up.)
+template <typename T>
+METAL_FUNC int packs_of(int n) {
+  constexpr int kRows = ColumnPacks<T>::kRows;
+  return (n + kRows - 1) / kRows;
+}
+
+// Returns n rounded up to whole packs.
 template <typename T>
 METAL_FUNC int with_padding(int n) {
-  constexpr int kRows = ColumnPacks<T>::kRows;
-  return (n + kRows - 1) / kRows * kRows;
+  return packs_of<T>(n) * ColumnPacks<T>::kRows;
 }
 
 // Accumulates a linear combination of packs. For complex T, products with real and with imaginary

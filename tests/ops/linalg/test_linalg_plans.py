@@ -287,6 +287,14 @@ def test_a_matrix_that_is_not_finite_has_no_spectrum(on_the_software_device, n):
         linalg.eigh(a.to("mps"), "x")
 
 
+@pytest.mark.parametrize("subject", ["attention", "linalg", "quantized"])
+def test_kernels_for_cuda_do_without_what_older_versions_of_torch_lack(subject):
+    """metalops.cuda works with a torch other than the one that metalops was built for."""
+    for path in (Path(kernel_file.root()) / "kernels" / subject).rglob("*.*"):
+        newer = re.findall(r"c10::metal::(?:ceil_div|round_up)\b", path.read_text())
+        assert not newer, path
+
+
 def test_numbers_of_eig_are_those_of_the_headers():
     folder = Path(kernel_file.root()) / "kernels/linalg"
     body = re.search(r"struct SchurSweeps \{(.*?)\};", (folder / "eig_large.h").read_text(), re.DOTALL)[1]  # fmt: skip
