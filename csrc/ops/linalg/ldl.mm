@@ -110,10 +110,11 @@ std::tuple<Tensor&, Tensor&, Tensor&> ldl_factor_ex_out(const Tensor& self, bool
       const auto infos_of_batch = infos.view({-1});
       constexpr int64_t kOfColumn = 2048;  // steps of the threads that search the pivot of a column
       const auto steps = columns_of_launch(n) * (kOfColumn + n * n / 8);
-      metalops::in_launches(a.size(0), steps, [&](int64_t first, int64_t count) {
-        const auto own = [&](const Tensor& x) { return x.narrow(0, first, count); };
-        factor(own(factors), own(a), own(pivots_of_batch), own(infos_of_batch), conjugates);
-      });
+      metalops::in_launches(
+          a.size(0), steps, metalops::plan_device(), [&](int64_t first, int64_t count) {
+            const auto own = [&](const Tensor& x) { return x.narrow(0, first, count); };
+            factor(own(factors), own(a), own(pivots_of_batch), own(infos_of_batch), conjugates);
+          });
       if (!factors.is_alias_of(call.output(0))) {
         call.output(0).copy_(factors.view(self.sizes()));
       }

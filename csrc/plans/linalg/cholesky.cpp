@@ -41,9 +41,9 @@ void factor_rows(Plan& plan, const View& matrices, const View& infos, int64_t fi
 
 }  // namespace
 
-void cholesky(Plan& plan, const Cholesky& call, const Device&) {
+void cholesky(Plan& plan, const Cholesky& call, const Device& device) {
   if (fits_lanes(call.a)) {
-    small_matrices(plan, "cholesky", call.factors, call.a,
+    small_matrices(plan, device, "cholesky", call.factors, call.a,
                    call.upper ? SmallMatricesMode::kUpper : SmallMatricesMode::kPlain,
                    /*is_transposed=*/!call.upper, call.infos);
     return;
@@ -51,7 +51,7 @@ void cholesky(Plan& plan, const Cholesky& call, const Device&) {
   const auto n = call.a.size(1);
   const auto matrices = padded_rows(plan, call.upper ? call.a : call.a.mH());
   plan.fill(call.infos, 0);
-  in_launches(matrices.size(0), steps_of_panel(n, n), [&](int64_t first, int64_t count) {
+  in_launches(matrices.size(0), steps_of_panel(n, n), device, [&](int64_t first, int64_t count) {
     factor_rows(plan, matrices.narrow(0, first, count), call.infos.narrow(0, first, count), 0, n);
   });
   plan.launch("cholesky", Name("cholesky_clear_lower_") + matrices.type,

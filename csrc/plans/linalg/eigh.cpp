@@ -4,7 +4,7 @@
 
 namespace metalops::plans {
 
-void eigh(Plan& plan, const Eigh& call, const Device&) {
+void eigh(Plan& plan, const Eigh& call, const Device& device) {
   const auto a = call.a.is_conj ? plan.copied(call.a, call.a.type) : call.a;
   const auto p = squares_of(a, call.is_upper, static_cast<bool>(call.vectors));
   const auto classes = a.type == Type::kComplexFloat
@@ -13,7 +13,7 @@ void eigh(Plan& plan, const Eigh& call, const Device&) {
   if (a.size(1) > classes.most) {
     eigh_of_large(plan, call, a, p);
   } else {
-    launch_squares(plan, classes, a.type, p, call.values, call.vectors, call.infos, a);
+    launch_squares(plan, device, classes, a.type, p, call.values, call.vectors, call.infos, a);
   }
 }
 

@@ -122,11 +122,11 @@ void lu_swap_rows(Plan& plan, const View& x, const View& pivots, int64_t first, 
               kErrors);
 }
 
-void lu_factor(Plan& plan, const LuFactor& call, const Device&) {
+void lu_factor(Plan& plan, const LuFactor& call, const Device& device) {
   plan.fill(call.infos, 0);
   const auto& a = call.a;
   if (fits_lanes(a)) {
-    small_matrices(plan, "lu", call.factors, a,
+    small_matrices(plan, device, "lu", call.factors, a,
                    call.is_pivoted ? SmallMatricesMode::kPivoted : SmallMatricesMode::kPlain,
                    /*is_transposed=*/false, call.pivots, call.infos);
     return;
@@ -139,11 +139,13 @@ void lu_factor(Plan& plan, const LuFactor& call, const Device&) {
   }
   const auto matrices = padded_rows(plan, a);
   const auto panels = panels_of(plan, matrices);
-  in_launches(a.size(0), steps_of_panel(a.size(1), a.size(2)), [&](int64_t first, int64_t count) {
-    const auto own = [&](const View& x) { return x.narrow(0, first, count); };
-    LuFactorisation{plan, own(matrices), own(call.pivots), own(call.infos), panels, call.is_pivoted}
-        .run();
-  });
+  in_launches(a.size(0), steps_of_panel(a.size(1), a.size(2)), device,
+              [&](int64_t first, int64_t count) {
+                const auto own = [&](const View& x) { return x.narrow(0, first, count); };
+                LuFactorisation{plan,   own(matrices),  own(call.pivots), own(call.infos),
+                                panels, call.is_pivoted}
+                    .run();
+              });
   plan.copy(call.factors, matrices);
 }
 

@@ -43,8 +43,9 @@ inline bool fits_lanes(const View& matrices) {
 // parameters with this mode. others: scalars of each matrix, contiguous. If is_transposed, the
 // kernel sees rows as columns in output and input.
 template <class... Others>
-inline void small_matrices(Plan& plan, const char* family, const View& output, const View& input,
-                           SmallMatricesMode mode, bool is_transposed, const Others&... others) {
+inline void small_matrices(Plan& plan, const Device& device, const char* family, const View& output,
+                           const View& input, SmallMatricesMode mode, bool is_transposed,
+                           const Others&... others) {
   const auto given = input.is_conj ? plan.copied(input, input.type) : input;
   const auto rows = is_transposed ? 2 : 1;
   const auto strides_of = [&](const View& view) {
@@ -60,7 +61,7 @@ inline void small_matrices(Plan& plan, const char* family, const View& output, c
   const bool of_thread = size <= int64_t{kMostOfOneThread};
   // The lanes search the pivot of each row together.
   const auto work = of_thread ? 4 * size * size * size : steps_of_panel(size, size);
-  in_launches(given.size(0), work, [&](int64_t first, int64_t count) {
+  in_launches(given.size(0), work, device, [&](int64_t first, int64_t count) {
     parameters.matrices = static_cast<uint32_t>(count);
     plan.launch(family,
                 Name(family) +

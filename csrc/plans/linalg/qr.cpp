@@ -158,11 +158,12 @@ void factor(Plan& plan, const View& a, const View& taus, Blocks* blocks = nullpt
 // Calls part(own) for as many matrices as a launch may take, until all are done. own(x) is the part
 // of x, a view with a's batch, that belongs to these matrices.
 template <class Part>
-void for_qr_parts(Plan& plan, const View& a, Part part) {
-  in_launches(a.size(0), steps_of_panel(a.size(2), a.size(1)), [&](int64_t first, int64_t count) {
-    const Plan::Scope scope(plan);
-    part([&](const View& x) { return x ? x.narrow(0, first, count) : x; });
-  });
+void for_qr_parts(Plan& plan, const Device& device, const View& a, Part part) {
+  in_launches(a.size(0), steps_of_panel(a.size(2), a.size(1)), device,
+              [&](int64_t first, int64_t count) {
+                const Plan::Scope scope(plan);
+                part([&](const View& x) { return x ? x.narrow(0, first, count) : x; });
+              });
 }
 
 // Returns true if vectors of so many elements are few enough for a thread each to apply the
@@ -217,11 +218,11 @@ void form(Plan& plan, const View& q, const View& a, const View& taus, const Bloc
 
 }  // namespace
 
-void qr_factor(Plan& plan, const QrFactor& call, const Device&) {
+void qr_factor(Plan& plan, const QrFactor& call, const Device& device) {
   check_qr_sizes(call.a);
   plan.copy(call.factors, call.a);
   const auto a = call.factors.mT();
-  for_qr_parts(plan, a, [&](auto own) { factor(plan, own(a), own(call.taus)); });
+  for_qr_parts(plan, device, a, [&](auto own) { factor(plan, own(a), own(call.taus)); });
 }
 
 void qr_upper(Plan& plan, const View& r, const View& factors) {
@@ -279,12 +280,12 @@ void qr_multiply(Plan& plan, const QrMultiply& call, const Device&) {
   }
 }
 
-void qr(Plan& plan, const Qr& call, const Device&) {
+void qr(Plan& plan, const Qr& call, const Device& device) {
   check_qr_sizes(call.a);
   const auto a = plan.copied(call.a.mT(), call.a.type);
   const auto taus = plan.allocate(a.type, {a.size(0), std::min(a.size(1), a.size(2))});
   const auto q = call.q ? call.q.mT() : View{};
-  for_qr_parts(plan, a, [&](auto own) {
+  for_qr_parts(plan, device, a, [&](auto own) {
     Blocks blocks;
     factor(plan, own(a), own(taus), q ? &blocks : nullptr);
     if (q) {

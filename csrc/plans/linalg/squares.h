@@ -19,7 +19,9 @@ struct SquareClasses {
   int64_t work;  // steps of a matrix, in units of n^3
 
   // Returns how many matrices of n rows a launch takes.
-  int64_t a_launch(int64_t n) const { return matrices_of_launch(work * n * n * n); }
+  int64_t a_launch(int64_t n, const Device& device) const {
+    return matrices_of_launch(work * n * n * n, device);
+  }
 };
 
 // Returns the parameters of a: (batch, n, n).
@@ -36,15 +38,15 @@ inline SquaresParameters squares_of(const View& a, bool is_upper, bool with_vect
 
 // Launches the kernel of the smallest class that fits the matrices.
 template <class... Arguments>
-inline void launch_squares(Plan& plan, const SquareClasses& classes, Type type, SquaresParameters p,
-                           const Arguments&... arguments) {
+inline void launch_squares(Plan& plan, const Device& device, const SquareClasses& classes,
+                           Type type, SquaresParameters p, const Arguments&... arguments) {
   const int64_t n = p.size;
   const auto* const name = n <= 4               ? "_thread_4_"
                            : n <= kMostOfThread ? "_thread_8_"
                            : n <= 16            ? "_simdgroup_16_"
                            : n <= 32            ? "_simdgroup_32_"
                                                 : classes.largest;
-  in_launches(p.end, classes.work * n * n * n, [&](int64_t first, int64_t matrices) {
+  in_launches(p.end, classes.work * n * n * n, device, [&](int64_t first, int64_t matrices) {
     p.first = static_cast<uint32_t>(first);
     p.end = static_cast<uint32_t>(first + matrices);
     plan.launch(classes.family, Name(classes.family) + name + type,

@@ -10,7 +10,7 @@ namespace metalops::plans {
 namespace {
 
 // Computes the SVD of square matrices.
-void svd_of_squares(Plan& plan, const Svd& call) {
+void svd_of_squares(Plan& plan, const Svd& call, const Device& device) {
   const auto a = call.a.is_conj ? plan.copied(call.a, call.a.type) : call.a;
   const auto n = a.size(1);
   const bool is_complex = a.type == Type::kComplexFloat;
@@ -20,18 +20,19 @@ void svd_of_squares(Plan& plan, const Svd& call) {
   if (n > classes.most) {
     svd_of_large(plan, call, a, p);
   } else if (n <= kMostOfThread) {
-    launch_squares(plan, classes, a.type, p, call.values, call.u, call.v_adjoint, call.infos, a);
+    launch_squares(plan, device, classes, a.type, p, call.values, call.u, call.v_adjoint,
+                   call.infos, a);
   } else {
     // V, if it does not fit into threadgroup memory: padded columns, as in
     // kernels/linalg/svd.metal.
     View kept;
     if (n > 32 && call.u) {
       const auto packs = is_complex ? classes.most / 2 : classes.most / 4;
-      const auto matrices = std::min(a.size(0), classes.a_launch(n));
+      const auto matrices = std::min(a.size(0), classes.a_launch(n, device));
       kept = plan.allocate(Type::kFloat, {matrices * classes.most * (packs + 1) * 4});
     }
-    launch_squares(plan, classes, a.type, p, call.values, call.u, call.v_adjoint, call.infos, a,
-                   kept);
+    launch_squares(plan, device, classes, a.type, p, call.values, call.u, call.v_adjoint,
+                   call.infos, a, kept);
   }
 }
 
@@ -63,7 +64,7 @@ void svd_of_rectangles(Plan& plan, const Svd& call, const Device& device) {
   if (vectors) {
     vectors_of_r = squares();
   }
-  svd_of_squares(plan, of_r);
+  svd_of_squares(plan, of_r, device);
   if (vectors) {
     extend(plan, vectors, vectors_of_r);
     qr_multiply(plan,
@@ -80,7 +81,7 @@ void svd_of_rectangles(Plan& plan, const Svd& call, const Device& device) {
 
 void svd(Plan& plan, const Svd& call, const Device& device) {
   if (call.a.size(1) == call.a.size(2)) {
-    svd_of_squares(plan, call);
+    svd_of_squares(plan, call, device);
   } else {
     svd_of_rectangles(plan, call, device);
   }

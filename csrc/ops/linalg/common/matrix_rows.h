@@ -101,8 +101,9 @@ METALOPS_HIDDEN inline void launch_small_matrices(const char* family, const at::
       return run.view(vectors.view({output.size(0), -1}));
     };
     const auto to = run.view(output);
-    plans::small_matrices(run.plan(), family, to, run.view(as_batch(a.resolve_neg())), mode,
-                          is_transposed, of_matrices(others)...);
+    plans::small_matrices(run.plan(), plan_device(), family, to,
+                          run.view(as_batch(a.resolve_neg())), mode, is_transposed,
+                          of_matrices(others)...);
     run.run();
   });
 }
@@ -138,7 +139,7 @@ METALOPS_HIDDEN inline void launch_small_systems(const char* family, const Kerne
                                     is_conjugated != matrices.is_conj()};
   const auto threads = c10::metal::ceil_div(columns, int64_t{kColumnsOfThread});
   const auto batch = given.size(0);
-  in_launches(batch, 8 * n * n * threads, [&](int64_t first, int64_t count) {
+  in_launches(batch, 8 * n * n * threads, plan_device(), [&](int64_t first, int64_t count) {
     const auto own = [&](const auto& x) {
       if constexpr (std::is_same_v<std::decay_t<decltype(x)>, at::Tensor>) {
         return count == batch ? x : x.narrow(0, first, count);
