@@ -28,7 +28,9 @@ import sysconfig
 import tempfile
 import zipfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from glob import glob
+from itertools import repeat
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TARGET = "arm64-apple-macos14.0"
@@ -186,15 +188,14 @@ def main() -> int:
         flags += [f"-I{ROOT}", f"-I{headers}", "-isystem", include]
         flags += ["-isystem", os.path.join(include, "torch", "csrc", "api", "include")]
         flags += ["-isystem", sysconfig.get_paths()["include"]]
-        objects = []
-        for source in host_sources(os.path.join(folder, "generated"), metal_includes):
-            output = os.path.join(folder, f"{len(objects)}.o")
-            messages = toolchain.compile(source, output, flags)
-            if messages:
-                print(messages)
-                faults += 1
-            if os.path.exists(output):
-                objects.append(output)
+        sources = host_sources(os.path.join(folder, "generated"), metal_includes)
+        outputs = [os.path.join(folder, f"{i}.o") for i in range(len(sources))]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for messages in pool.map(toolchain.compile, sources, outputs, repeat(flags)):
+                if messages:
+                    print(messages)
+                    faults += 1
+        objects = [path for path in outputs if os.path.exists(path)]
         undefined = toolchain.link(
             objects, os.path.join(folder, "_C.so"), os.path.join(torch_folder, "lib")
         )
