@@ -9,6 +9,7 @@
 #include <csrc/plans/plan.h>
 #include <metalops/library.h>
 
+#include <utility>
 #include <vector>
 
 namespace metalops {
@@ -38,12 +39,18 @@ class METALOPS_HIDDEN PlanRun {
   at::Tensor tensor(const plans::View& view) const;
 
  private:
-  void launch(const plans::Step& step) const;
+  void launch(const plans::Step& step);
+
+  // Returns a tensor that begins where the view does, of any sizes and strides.
+  const at::Tensor& beginning(const plans::View& view);
 
   static constexpr size_t kUsualTensors = 16;
 
   plans::Plan plan_;
   std::vector<at::Tensor> tensors_;  // by buffer
+  // By buffer, of the views that do not begin where it does: the last one that was bound. Making a
+  // tensor takes longer than binding it, and loops bind the same parts again and again.
+  std::vector<std::pair<plans::View, at::Tensor>> parts_;
 };
 
 }  // namespace metalops

@@ -108,7 +108,22 @@ std::vector<Tensor> metalops::PlanRun::results() const {
   return tensors;
 }
 
-void metalops::PlanRun::launch(const Step& step) const {
+const Tensor& metalops::PlanRun::beginning(const View& view) {
+  if (view.offset == 0) {
+    return tensors_[view.buffer];
+  }
+  if (parts_.size() < tensors_.size()) {
+    parts_.resize(tensors_.size());
+  }
+  auto& [known, part] = parts_[view.buffer];
+  if (known.offset != view.offset || known.type != view.type) {
+    known = view;
+    part = tensor(view);
+  }
+  return part;
+}
+
+void metalops::PlanRun::launch(const Step& step) {
   auto& library = step.library.has_products ? metalops::matmul_library(step.library.family)
                                             : metalops::library(step.library.family);
   KernelName name = *step.name.begin();
@@ -131,12 +146,9 @@ void metalops::PlanRun::launch(const Step& step) const {
         case ArgumentKind::kNothing:
           function.setArg(i, *absent);
           break;
-        case ArgumentKind::kView: {
-          const auto& view = *static_cast<const View*>(argument.value);
-          // Where a buffer begins, its sizes and strides do not matter.
-          function.setArg(i, view.offset == 0 ? tensors_[view.buffer] : tensor(view));
+        case ArgumentKind::kView:
+          function.setArg(i, beginning(*static_cast<const View*>(argument.value)));
           break;
-        }
         case ArgumentKind::kBytes:
           function.setArg(i, argument.value, argument.size);
           break;

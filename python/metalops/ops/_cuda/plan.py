@@ -422,10 +422,19 @@ def execute(plan: Plan, tensors: Sequence[Tensor], like: Tensor, launch: Launche
             base = base.as_strided(place.sizes, place.strides, base.storage_offset() + place.offset)
         return base.conj() if place.is_conj else base
 
+    # Where a kernel's argument begins, its sizes and strides do not matter. Making a tensor takes about as long as a
+    # launch, and loops launch with the same parts again and again.
+    beginnings: dict[tuple[int, int, torch.dtype, bool], Tensor] = {}
+
     def beginning(place: Place) -> Tensor:
-        # Where a buffer begins, its sizes and strides do not matter.
         x = buffers[place.buffer]
-        return x if place.offset == 0 and x.is_conj() == place.is_conj else tensor(place)
+        if place.offset == 0 and x.is_conj() == place.is_conj:
+            return x
+        key = place.buffer, place.offset, place.dtype, place.is_conj
+        found = beginnings.get(key)
+        if found is None:
+            found = beginnings[key] = tensor(place)
+        return found
 
     for step in plan.steps:
         if isinstance(step, Launch):
