@@ -16,7 +16,8 @@ void tridiagonalise(Plan& plan, const BlockedReduction& reduction, const View& m
   ColumnSteps steps(plan, reduction, /*kinds=*/2);
   const auto batch = reduction.batch;
   const int64_t panel{kReductionPanel};
-  const auto panels = plan.allocate(reduction.type, {batch, panel, reduction.row});
+  // Zeros, because GEMMs take the padding of rows, too, and are slow if it is denormal by chance.
+  const auto panels = plan.zeros(reduction.type, {batch, panel, reduction.row});
   const auto reduce_column = [&] {
     plan.launch("eigh_large", Name("eigh_large_column_") + reduction.type,
                 grid_of_threadgroups(batch, steps.threads), matrices, reduction.reflectors, panels,

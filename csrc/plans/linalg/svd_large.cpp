@@ -28,7 +28,8 @@ void bidiagonalise(Plan& plan, const BlockedReduction& reduction, const Sides& m
   const int64_t panel{kReductionPanel};
   const auto vectors = sides_of(reduction.reflectors);
   const auto scales = sides_of(reduction.taus);
-  const auto panels = sides_of(plan.allocate(reduction.type, {2 * batch, panel, reduction.row}));
+  // Zeros, because GEMMs take the padding of rows, too, and are slow if it is denormal by chance.
+  const auto panels = sides_of(plan.zeros(reduction.type, {2 * batch, panel, reduction.row}));
   ColumnSteps steps(plan, reduction, /*kinds=*/2);
   auto& p = steps.p;
   const auto reduce_column = [&](int64_t side) {
