@@ -29,6 +29,10 @@ class METALOPS_HIDDEN PlanRun {
   plans::View view(const at::Tensor& tensor);
   plans::View view(const MaybeTensor& tensor);
 
+  // Returns the view of a tensor of (*, ...), `ends` dimensions behind those of the batch, as
+  // (batch, ...). The matrices of the batch must be at equal distances, as in contiguous memory.
+  plans::View batch_view(const at::Tensor& tensor, int32_t ends);
+
   // Runs the steps.
   void run();
 

@@ -83,6 +83,30 @@ View metalops::PlanRun::view(const Tensor& tensor) {
   return view;
 }
 
+View metalops::PlanRun::batch_view(const Tensor& tensor, int32_t ends) {
+  TORCH_INTERNAL_ASSERT(!tensor.is_neg() && ends < View::kMostDims && ends <= tensor.dim());
+  View view{.buffer = plan_.add_given(),
+            .type = static_cast<Type>(tensor.scalar_type()),
+            .dims = ends + 1,
+            .alignment = alignment_of(tensor),
+            .is_conj = tensor.is_conj()};
+  const auto first_end = tensor.dim() - ends;
+  auto& count = view.sizes[0];
+  count = 1;
+  for (auto dim = first_end; dim-- > 0;) {
+    const auto size = tensor.size(dim);
+    if (size != 1) {
+      TORCH_INTERNAL_ASSERT(count == 1 || tensor.stride(dim) == count * view.strides[0]);
+      view.strides[0] = count == 1 ? tensor.stride(dim) : view.strides[0];
+      count *= size;
+    }
+  }
+  std::copy_n(tensor.sizes().begin() + first_end, ends, view.sizes + 1);
+  std::copy_n(tensor.strides().begin() + first_end, ends, view.strides + 1);
+  tensors_.push_back(tensor);
+  return view;
+}
+
 View metalops::PlanRun::view(const MaybeTensor& tensor) { return tensor ? view(*tensor) : View{}; }
 
 Tensor metalops::PlanRun::tensor(const View& view) const {

@@ -36,9 +36,9 @@ std::tuple<Tensor&, Tensor&> eigh_out(const Tensor& a, std::string_view uplo, bo
   metalops::PlanRun run;
   metalops::plans::eigh(
       run.plan(),
-      {.values = run.view(call.output(0).view({-1, n})),
-       .vectors = run.view(with_vectors ? call.output(1).mT().view({-1, n, n}).mT() : Tensor()),
-       .infos = run.view(infos.view({-1})),
+      {.values = run.batch_view(call.output(0), 1),
+       .vectors = with_vectors ? run.batch_view(call.output(1), 2) : metalops::plans::View{},
+       .infos = run.batch_view(infos, 0),
        .a = run.view(matrices),
        .is_upper = is_upper},
       metalops::plan_device());

@@ -10,7 +10,6 @@
 #include <metalops/stock.h>
 #include <metalops/structured.h>
 
-#include <algorithm>
 #include <limits>
 #include <optional>
 #include <tuple>
@@ -46,16 +45,16 @@ std::tuple<Tensor&, Tensor&, Tensor&> svd_out(const Tensor& a, bool full_matrice
   const auto matrices = a.resolve_neg().reshape({-1, m, n});
   TORCH_CHECK(matrices.size(0) <= std::numeric_limits<uint32_t>::max(),
               "linalg.svd: ", matrices.size(0), " matrices are too many for MPS");
-  const auto vectors = [&](const Tensor& x) {
-    return compute_uv ? x.mT().view({-1, x.size(-1), x.size(-2)}).mT() : Tensor();
-  };
   const auto infos = at::empty(a.sizes().slice(0, a.dim() - 2), a.options().dtype(at::kInt));
   metalops::PlanRun run;
+  const auto vectors = [&](const Tensor& x) {
+    return compute_uv ? run.batch_view(x, 2) : metalops::plans::View{};
+  };
   metalops::plans::svd(run.plan(),
-                       {.u = run.view(vectors(call.output(0))),
-                        .values = run.view(call.output(1).view({-1, std::min(m, n)})),
-                        .v_adjoint = run.view(vectors(call.output(2))),
-                        .infos = run.view(infos.view({-1})),
+                       {.u = vectors(call.output(0)),
+                        .values = run.batch_view(call.output(1), 1),
+                        .v_adjoint = vectors(call.output(2)),
+                        .infos = run.batch_view(infos, 0),
                         .a = run.view(matrices)},
                        metalops::plan_device());
   run.run();
