@@ -1,5 +1,5 @@
 """Factorisations on CUDA tensors by metalops' own kernels, with the results and errors of torch.linalg. There are no
-derivatives, no ``out=`` and no ``left=False``.
+derivatives, no ``out=``, no ``left=False`` and no ``driver=``.
 
     from metalops.cuda import linalg
 
@@ -123,18 +123,19 @@ def eig(A: Tensor) -> Eig:
     Raises RuntimeError for tensors that are no square matrices on a GPU, for other dtypes and for numbers that are not
     finite, and torch.linalg.LinAlgError where an eigenvalue is not found; this waits for the GPU.
     """
+    _check("linalg.eig", A)
     vectors = A.new_empty(A.shape, dtype=torch.complex64).mT
     return Eig(_eigenvalues("linalg.eig", A, vectors), vectors)
 
 
 def eigvals(A: Tensor) -> Tensor:
     """Returns the eigenvalues of eig(), with its errors."""
+    _check("linalg.eigvals", A)
     return _eigenvalues("linalg.eigvals", A, None)
 
 
 def _eigenvalues(name: str, A: Tensor, vectors: Tensor | None) -> Tensor:
     """Returns the eigenvalues, and writes the eigenvectors."""
-    _check(name, A)
     _check_square(name, A)
     values = A.new_empty(A.shape[:-1], dtype=torch.complex64)
     if A.numel() == 0:
@@ -179,17 +180,18 @@ def eigh(A: Tensor, UPLO: str = "L") -> Eigh:
     Raises RuntimeError for tensors that are no square matrices on a GPU, for other dtypes and for another UPLO;
     torch.linalg.LinAlgError for matrices that are not finite, for which this waits for the GPU.
     """
+    _check("linalg.eigh", A)
     vectors = _by_columns(A)
     return Eigh(_real_eigenvalues("linalg.eigh", A, UPLO, vectors), vectors)
 
 
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
     """Returns the eigenvalues of eigh(), and raises what it does."""
+    _check("linalg.eigh", A)
     return _real_eigenvalues("linalg.eigh", A, UPLO, None)
 
 
 def _real_eigenvalues(name: str, A: Tensor, UPLO: str, vectors: Tensor | None) -> Tensor:
-    _check(name, A)
     _check_square(name, A)
     if UPLO.upper() not in ("L", "U"):
         raise RuntimeError(f"Expected UPLO argument to be 'L' or 'U', but got {UPLO}")

@@ -378,8 +378,9 @@ def test_arguments_are_checked():
         linalg.cholesky(torch.eye(3))
     with pytest.raises(RuntimeError, match="must be float32 or complex64, but is torch.float64"):
         linalg.lu_factor(torch.eye(3, dtype=torch.float64))
-    with pytest.raises(RuntimeError, match=r"at least 2 dimensions, but has shape \[3\]"):
-        linalg.lu_factor(torch.ones(3))
+    for function in (linalg.lu_factor, linalg.eig, linalg.eigvals, linalg.eigh, linalg.eigvalsh, linalg.svd):  # fmt: skip
+        with pytest.raises(RuntimeError, match=r"at least 2 dimensions, but has shape \[3\]"):
+            function(torch.ones(3))
 
 
 def test_square_matrices_are_asked_for(on_the_software_device):
