@@ -4,14 +4,15 @@
 
 A line for each case: milliseconds of ours and of torch, how many times torch's speed ours has, and the error of the factors in
 units of n eps, which is checked. Where torch takes one matrix after the other its time is that of a part of them. Times are the
-least of several, between events on the GPU around ten calls;
-ours are of CUDA graphs, without the host's part, but for eigh, svd and eig, which wait for the GPU.
+least of several, between events on the GPU around ten calls; ours are of CUDA graphs, without the host's part, but for eigh, svd and
+eig, which wait for the GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -132,10 +133,7 @@ def main() -> None:
             a = case.make(torch.randn(options.batch, n, n, device="cuda"))
             worst = (_error(name, a, case.ours(a)) / (n * EPSILON * _norm(a))).max().item()
             assert worst <= case.bound, f"{name} of {n} rows: an error of {worst}"
-
-            def ours(a: Tensor = a, case: Case = case) -> Factors:
-                return case.ours(a)
-
+            ours = partial(case.ours, a)
             of_ours = milliseconds(ours if case.waits else captured(ours))
             part = FEW if n >= case.alone else 1
             few = a[: options.batch // part]

@@ -416,6 +416,12 @@ class Plan {
     }
   }
 
+  // Makes matrices, (*, rows, columns), identities.
+  void fill_identity(const View& matrices) {
+    fill(matrices, 0);
+    fill(matrices.diagonal(), 1);
+  }
+
   // result = beta result + alpha a b.
   void product(const View& result, const View& a, const View& b, double alpha, double beta) {
     if (result.numel() != 0) {
@@ -449,6 +455,9 @@ class Plan {
     copy(result, view);
     return result;
   }
+
+  // Returns a view of the same elements, none of which is the conjugate of the one in memory.
+  View resolved(const View& view) { return view.is_conj ? copied(view, view.type) : view; }
 
   // Hands memory that the plan asked for, outside scopes, to the caller.
   void add_result(const View& view) { results_.push_back(view); }

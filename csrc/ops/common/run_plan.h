@@ -31,6 +31,7 @@ class METALOPS_HIDDEN PlanRun {
 
   // Returns the view of a tensor of (*, ...), `ends` dimensions behind those of the batch, as
   // (batch, ...). The matrices of the batch must be at equal distances, as in contiguous memory.
+  // That of an undefined tensor is absent.
   plans::View batch_view(const at::Tensor& tensor, int32_t ends);
 
   // Runs the steps.
@@ -43,6 +44,9 @@ class METALOPS_HIDDEN PlanRun {
   at::Tensor tensor(const plans::View& view) const;
 
  private:
+  // Adds a tensor, and returns its view without sizes and strides.
+  plans::View add(const at::Tensor& tensor, int64_t dims);
+
   void launch(const plans::Step& step);
 
   // Returns a tensor that begins where the view does, of any sizes and strides.

@@ -65,31 +65,34 @@ metalops::plans::Device metalops::plan_device(bool has_tensors) {
           .has_tensors = has_tensors};
 }
 
+View metalops::PlanRun::add(const Tensor& tensor, int64_t dims) {
+  TORCH_CHECK_VALUE(dims <= View::kMostDims, "a plan takes tensors of at most ", View::kMostDims,
+                    " dimensions, not ", dims);
+  TORCH_INTERNAL_ASSERT(!tensor.is_neg());
+  tensors_.push_back(tensor);
+  return {.buffer = plan_.add_given(),
+          .type = static_cast<Type>(tensor.scalar_type()),
+          .dims = static_cast<int32_t>(dims),
+          .alignment = alignment_of(tensor),
+          .is_conj = tensor.is_conj()};
+}
+
 View metalops::PlanRun::view(const Tensor& tensor) {
   if (!tensor.defined()) {
     return {};
   }
-  TORCH_CHECK_VALUE(tensor.dim() <= View::kMostDims, "a plan takes tensors of at most ",
-                    View::kMostDims, " dimensions, not ", tensor.dim());
-  TORCH_INTERNAL_ASSERT(!tensor.is_neg());
-  View view{.buffer = plan_.add_given(),
-            .type = static_cast<Type>(tensor.scalar_type()),
-            .dims = static_cast<int32_t>(tensor.dim()),
-            .alignment = alignment_of(tensor),
-            .is_conj = tensor.is_conj()};
+  auto view = add(tensor, tensor.dim());
   std::copy_n(tensor.sizes().begin(), view.dims, view.sizes);
   std::copy_n(tensor.strides().begin(), view.dims, view.strides);
-  tensors_.push_back(tensor);
   return view;
 }
 
 View metalops::PlanRun::batch_view(const Tensor& tensor, int32_t ends) {
-  TORCH_INTERNAL_ASSERT(!tensor.is_neg() && ends < View::kMostDims && ends <= tensor.dim());
-  View view{.buffer = plan_.add_given(),
-            .type = static_cast<Type>(tensor.scalar_type()),
-            .dims = ends + 1,
-            .alignment = alignment_of(tensor),
-            .is_conj = tensor.is_conj()};
+  if (!tensor.defined()) {
+    return {};
+  }
+  TORCH_INTERNAL_ASSERT(ends <= tensor.dim());
+  auto view = add(tensor, ends + 1);
   const auto first_end = tensor.dim() - ends;
   auto& count = view.sizes[0];
   count = 1;
@@ -103,7 +106,6 @@ View metalops::PlanRun::batch_view(const Tensor& tensor, int32_t ends) {
   }
   std::copy_n(tensor.sizes().begin() + first_end, ends, view.sizes + 1);
   std::copy_n(tensor.strides().begin() + first_end, ends, view.strides + 1);
-  tensors_.push_back(tensor);
   return view;
 }
 

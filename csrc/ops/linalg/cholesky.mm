@@ -42,7 +42,7 @@ void factor_to(const Tensor& a, bool upper, const Tensor& result, const Tensor& 
       metalops::PlanRun run;
       metalops::plans::cholesky(run.plan(),
                                 {.factors = run.view(factors),
-                                 .infos = run.view(own_infos.view({-1})),
+                                 .infos = run.batch_view(own_infos, 0),
                                  .a = run.view(metalops::as_batch(a.resolve_neg())),
                                  .upper = upper},
                                 metalops::plan_device());

@@ -43,10 +43,11 @@ int64_t windows_of(const Tensor& sweeps) {
 void find_of_large(const Tensor& a, const Tensor& values, const Tensor& vectors,
                    const Tensor& infos) {
   metalops::PlanRun reduction;
-  plans::eig_large_reduce(
-      reduction.plan(),
-      {.infos = reduction.view(infos), .a = reduction.view(a), .with_vectors = vectors.defined()},
-      metalops::plan_device());
+  plans::eig_large_reduce(reduction.plan(),
+                          {.infos = reduction.batch_view(infos, 0),
+                           .a = reduction.view(a),
+                           .with_vectors = vectors.defined()},
+                          metalops::plan_device());
   reduction.run();
   const auto tensors = reduction.results();
   const auto state = [&](metalops::PlanRun& run) {
@@ -61,22 +62,24 @@ void find_of_large(const Tensor& a, const Tensor& values, const Tensor& vectors,
   int64_t windows = 0;
   while (windows >= 0) {
     metalops::PlanRun sweep;
-    plans::eig_large_sweep(sweep.plan(),
-                           {.state = state(sweep), .infos = sweep.view(infos), .windows = windows},
-                           metalops::plan_device());
+    plans::eig_large_sweep(
+        sweep.plan(),
+        {.state = state(sweep), .infos = sweep.batch_view(infos, 0), .windows = windows},
+        metalops::plan_device());
     sweep.run();
     windows = windows_of(tensors[3]);
   }
   metalops::PlanRun results;
-  plans::eig_large_results(
-      results.plan(),
-      {.values = results.view(values), .vectors = results.view(vectors), .state = state(results)},
-      metalops::plan_device());
+  plans::eig_large_results(results.plan(),
+                           {.values = results.batch_view(values, 1),
+                            .vectors = results.batch_view(vectors, 2),
+                            .state = state(results)},
+                           metalops::plan_device());
   results.run();
 }
 
-// Computes eigenvalues and eigenvectors. a: (batch, n, n); values: (batch, n); vectors: (batch, n,
-// n) of contiguous columns, or undefined if they are not wanted; infos: (batch).
+// Computes eigenvalues and eigenvectors. a: (batch, n, n); values: (*, n); vectors: (*, n, n) of
+// contiguous columns, or undefined if they are not wanted; infos: (*).
 void find_eigenvalues(const Tensor& a, const Tensor& values, const Tensor& vectors,
                       const Tensor& infos) {
   if (plans::is_large_for_eig(a.size(-1))) {
@@ -85,9 +88,9 @@ void find_eigenvalues(const Tensor& a, const Tensor& values, const Tensor& vecto
   }
   metalops::PlanRun run;
   plans::eig(run.plan(),
-             {.values = run.view(values),
-              .vectors = run.view(vectors),
-              .infos = run.view(infos),
+             {.values = run.batch_view(values, 1),
+              .vectors = run.batch_view(vectors, 2),
+              .infos = run.batch_view(infos, 0),
               .a = run.view(a)},
              metalops::plan_device());
   run.run();
@@ -109,8 +112,7 @@ std::pair<Tensor, Tensor> results_of(const Tensor& a, bool with_vectors, const c
   TORCH_CHECK(matrices.size(0) <= std::numeric_limits<uint32_t>::max(), name, ": ",
               matrices.size(0), " matrices are too many for MPS");
   const auto infos = at::empty(a.sizes().slice(0, a.dim() - 2), a.options().dtype(at::kInt));
-  find_eigenvalues(matrices, values.view({-1, n}),
-                   with_vectors ? vectors.mT().view({-1, n, n}).mT() : Tensor(), infos.view({-1}));
+  find_eigenvalues(matrices, values, with_vectors ? vectors : Tensor(), infos);
   const auto known = infos.cpu();
   TORCH_CHECK(!at::eq(known, metalops::kEigNotFinite).any().item<bool>(), name,
               ": input tensor should not contain infs or NaNs.");

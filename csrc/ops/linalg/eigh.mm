@@ -34,14 +34,13 @@ std::tuple<Tensor&, Tensor&> eigh_out(const Tensor& a, std::string_view uplo, bo
   const bool is_upper = std::toupper(static_cast<unsigned char>(uplo.front())) == 'U';
   const auto infos = at::empty(a.sizes().slice(0, a.dim() - 2), a.options().dtype(at::kInt));
   metalops::PlanRun run;
-  metalops::plans::eigh(
-      run.plan(),
-      {.values = run.batch_view(call.output(0), 1),
-       .vectors = with_vectors ? run.batch_view(call.output(1), 2) : metalops::plans::View{},
-       .infos = run.batch_view(infos, 0),
-       .a = run.view(matrices),
-       .is_upper = is_upper},
-      metalops::plan_device());
+  metalops::plans::eigh(run.plan(),
+                        {.values = run.batch_view(call.output(0), 1),
+                         .vectors = run.batch_view(with_vectors ? call.output(1) : Tensor(), 2),
+                         .infos = run.batch_view(infos, 0),
+                         .a = run.view(matrices),
+                         .is_upper = is_upper},
+                        metalops::plan_device());
   run.run();
   call.write_back();
   at::_linalg_check_errors(infos, "linalg.eigh", a.dim() == 2);

@@ -49,12 +49,11 @@ void factor_to(const Tensor& a, bool is_pivoted, const Tensor& factors, const Te
     }
     metalops::write_contiguous(pivots, [&](const Tensor& own_pivots) {
       metalops::write_batch(factors, [&](const Tensor& own_factors) {
-        const auto steps = std::min(a.size(-2), a.size(-1));
         metalops::PlanRun run;
         metalops::plans::lu_factor(run.plan(),
                                    {.factors = run.view(own_factors),
-                                    .pivots = run.view(own_pivots.view({-1, steps})),
-                                    .infos = run.view(own_infos.view({-1})),
+                                    .pivots = run.batch_view(own_pivots, 1),
+                                    .infos = run.batch_view(own_infos, 0),
                                     .a = run.view(metalops::as_batch(a.resolve_neg())),
                                     .is_pivoted = is_pivoted},
                                    metalops::plan_device());

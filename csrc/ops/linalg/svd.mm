@@ -48,7 +48,7 @@ std::tuple<Tensor&, Tensor&, Tensor&> svd_out(const Tensor& a, bool full_matrice
   const auto infos = at::empty(a.sizes().slice(0, a.dim() - 2), a.options().dtype(at::kInt));
   metalops::PlanRun run;
   const auto vectors = [&](const Tensor& x) {
-    return compute_uv ? run.batch_view(x, 2) : metalops::plans::View{};
+    return run.batch_view(compute_uv ? x : Tensor(), 2);
   };
   metalops::plans::svd(run.plan(),
                        {.u = vectors(call.output(0)),

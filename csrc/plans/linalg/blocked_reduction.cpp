@@ -88,6 +88,10 @@ View BlockedReduction::load(Plan& plan, const View& a, const SquaresParameters& 
   return copy;
 }
 
+View BlockedReduction::zero_panels(Plan& plan) const {
+  return plan.zeros(type, {reflectors.size(0), kReductionWidth, row});
+}
+
 View BlockedReduction::store_values(Plan& plan, const View& values, const View& unordered,
                                     const char* order) const {
   const auto padded = unordered.size(1);

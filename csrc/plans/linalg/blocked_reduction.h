@@ -31,6 +31,11 @@ struct BlockedReduction {
   View load(Plan& plan, const View& a, const SquaresParameters& parameters,
             const char* source) const;
 
+  // Returns memory for the vectors of a panel of each side: (sides * batch, kReductionPanel, row).
+  // It is zero, because GEMMs take the padding of rows, too, and are slow if that is denormal by
+  // chance.
+  View zero_panels(Plan& plan) const;
+
   // Stores the eigenvalues or singular values of the matrices from those of the scaled copies,
   // (batch, padded), in "ascending" or "descending" order. Returns each one's position, likewise.
   View store_values(Plan& plan, const View& values, const View& unordered, const char* order) const;

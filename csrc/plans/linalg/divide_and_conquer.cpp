@@ -32,8 +32,7 @@ struct MergeWorkspace {
 // Returns the vectors of regions of single columns, identity matrices, for so many matrices.
 View first_vectors(Plan& plan, const Regions& regions, int64_t matrices) {
   auto identities = plan.allocate(Type::kFloat, {1, regions.leaf, regions.leaf});
-  plan.fill(identities, 0);
-  plan.fill(identities.diagonal(), 1);
+  plan.fill_identity(identities);
   identities.sizes[0] = matrices * regions.count;
   identities.strides[0] = 0;
   return identities;
@@ -88,8 +87,7 @@ View merge_blocks(Plan& plan, const char* family, const Regions& regions, const 
                 of.deflations, p);
     auto factors = merged;
     if (with_vectors) {
-      factors = plan.allocate(Type::kFloat, {matrices, region, region});
-      plan.fill(factors, 0);
+      factors = plan.zeros(Type::kFloat, {matrices, region, region});
     }
     plan.launch(family, prefix + "_vectors", rows, factors, of.ends, of.weights, of.roots,
                 of.origins, of.poles, of.tips, of.columns, of.deflations, of.rotations, of.rotated,

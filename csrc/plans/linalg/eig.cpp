@@ -9,7 +9,7 @@ namespace metalops::plans {
 bool is_large_for_eig(int64_t rows) { return rows > int64_t{kMostOfEigDevice}; }
 
 void eig(Plan& plan, const Eig& call, const Device& device) {
-  const auto a = call.a.is_conj ? plan.copied(call.a, call.a.type) : call.a;
+  const auto a = plan.resolved(call.a);
   const auto n = a.size(1);
   const auto p =
       squares_of(a, /*is_upper=*/false, /*with_vectors=*/static_cast<bool>(call.vectors));

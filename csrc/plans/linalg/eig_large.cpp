@@ -46,7 +46,7 @@ void substitute(Plan& plan, const EigLargeState& state, const View& vectors) {
 void eig_large_reduce(Plan& plan, const EigLargeReduce& call, const Device&) {
   constexpr int64_t kSweepInts = sizeof(SchurSweeps) / sizeof(int32_t);
   constexpr int64_t kSweepsOfRow = 30;  // after which the iteration has failed
-  const auto a = call.a.is_conj ? plan.copied(call.a, call.a.type) : call.a;
+  const auto a = plan.resolved(call.a);
   const auto batch = a.size(0);
   const auto n = a.size(1);
   const auto reduced = hessenberg(plan, a, squares_of(a, /*is_upper=*/false, call.with_vectors),

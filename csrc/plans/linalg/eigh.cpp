@@ -5,7 +5,7 @@
 namespace metalops::plans {
 
 void eigh(Plan& plan, const Eigh& call, const Device& device) {
-  const auto a = call.a.is_conj ? plan.copied(call.a, call.a.type) : call.a;
+  const auto a = plan.resolved(call.a);
   const auto p = squares_of(a, call.is_upper, static_cast<bool>(call.vectors));
   const auto classes = a.type == Type::kComplexFloat
                            ? SquareClasses{"eigh", 48, "_simdgroup_48_", 2}

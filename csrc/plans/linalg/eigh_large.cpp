@@ -12,12 +12,10 @@ constexpr int32_t kEighNotFinite = 1;  // the info
 // Reduces matrices to tridiagonal ones. matrices: scaled copies, by columns.
 void tridiagonalise(Plan& plan, const BlockedReduction& reduction, const View& matrices,
                     const View& diagonals, const View& off_diagonals) {
-  const Plan::Scope scope(plan);
   ColumnSteps steps(plan, reduction, /*kinds=*/2);
   const auto batch = reduction.batch;
   const int64_t panel{kReductionPanel};
-  // Zeros, because GEMMs take the padding of rows, too, and are slow if it is denormal by chance.
-  const auto panels = plan.zeros(reduction.type, {batch, panel, reduction.row});
+  const auto panels = reduction.zero_panels(plan);
   const auto reduce_column = [&] {
     plan.launch("eigh_large", Name("eigh_large_column_") + reduction.type,
                 grid_of_threadgroups(batch, steps.threads), matrices, reduction.reflectors, panels,

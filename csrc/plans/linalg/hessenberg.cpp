@@ -43,7 +43,7 @@ struct HessenbergReduction : BlockedReduction {
     const Plan::Scope scope(plan);
     ColumnSteps steps(plan, *this, 1);
     const int64_t panel{kReductionPanel};
-    const auto panels = plan.zeros(type, {batch, panel, row});
+    const auto panels = zero_panels(plan);
     const auto t = plan.allocate(type, {batch, panel, panel});
     const auto reduce_column = [&] {
       plan.launch("hessenberg", Name("hessenberg_column_") + type,
@@ -77,8 +77,8 @@ struct HessenbergReduction : BlockedReduction {
 
   // Returns Q.
   View product() const {
-    const auto q = plan.zeros(type, {batch, n, row});
-    plan.fill(q.diagonal(), 1);
+    const auto q = plan.allocate(type, {batch, n, row});
+    plan.fill_identity(q);
     multiply_by_q(plan, q, reflectors, taus);
     return q;
   }

@@ -18,7 +18,7 @@ inline int64_t steps_of_panel(int64_t rows, int64_t columns) {
 
 // Returns how many matrices a launch takes: a larger GPU, of which the multiprocessors are known,
 // takes more in the same time. steps: of all threads of a matrix.
-inline int64_t matrices_of_launch(int64_t steps, const Device& device = {}) {
+inline int64_t matrices_of_launch(int64_t steps, const Device& device) {
   constexpr int64_t kSmallGpu = 8;  // multiprocessors
   const auto times = std::max<int64_t>(device.multiprocessors / kSmallGpu, 1);
   return std::max<int64_t>((times << 28) / std::max<int64_t>(steps, 1), 1);

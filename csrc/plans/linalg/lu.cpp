@@ -132,7 +132,7 @@ void lu_factor(Plan& plan, const LuFactor& call, const Device& device) {
     return;
   }
   if (a.size(2) <= int64_t{kLuPanelColumns}) {
-    const auto given = a.is_conj ? plan.copied(a, a.type) : a;
+    const auto given = plan.resolved(a);
     factor_panels(plan, call.factors, given, panels_of(plan, a), call.pivots, call.infos,
                   /*first=*/0, call.is_pivoted);
     return;

@@ -46,7 +46,7 @@ template <class... Others>
 inline void small_matrices(Plan& plan, const Device& device, const char* family, const View& output,
                            const View& input, SmallMatricesMode mode, bool is_transposed,
                            const Others&... others) {
-  const auto given = input.is_conj ? plan.copied(input, input.type) : input;
+  const auto given = plan.resolved(input);
   const auto rows = is_transposed ? 2 : 1;
   const auto strides_of = [&](const View& view) {
     return MatrixStrides{view.stride(0), view.stride(rows), view.stride(3 - rows)};

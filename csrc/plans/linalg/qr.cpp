@@ -205,8 +205,7 @@ void form(Plan& plan, const View& q, const View& a, const View& taus, const Bloc
                    /*is_identity=*/true);
     return;
   }
-  plan.fill(q, 0);
-  plan.fill(q.diagonal(), 1);
+  plan.fill_identity(q);
   for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
     const auto rows = block->v.size(2);
     // The columns before the panel's are zero in these rows.

@@ -11,7 +11,7 @@ namespace {
 
 // Computes the SVD of square matrices.
 void svd_of_squares(Plan& plan, const Svd& call, const Device& device) {
-  const auto a = call.a.is_conj ? plan.copied(call.a, call.a.type) : call.a;
+  const auto a = plan.resolved(call.a);
   const auto n = a.size(1);
   const bool is_complex = a.type == Type::kComplexFloat;
   const auto classes = is_complex ? SquareClasses{"svd", 48, "_simdgroup_48_", 2}
@@ -39,8 +39,7 @@ void svd_of_squares(Plan& plan, const Svd& call, const Device& device) {
 // Makes vectors, (batch, rows, columns), identity matrices with their leading block replaced.
 void extend(Plan& plan, const View& vectors, const View& block) {
   const auto k = block.size(1);
-  plan.fill(vectors, 0);
-  plan.fill(vectors.diagonal(), 1);
+  plan.fill_identity(vectors);
   plan.copy(vectors.narrow(1, 0, k).narrow(2, 0, k), block);
 }
 

@@ -23,13 +23,11 @@ Sides sides_of(const View& both) {
 // Y.
 void bidiagonalise(Plan& plan, const BlockedReduction& reduction, const Sides& matrices,
                    const Sides& bidiagonals) {
-  const Plan::Scope scope(plan);
   const auto batch = reduction.batch;
   const int64_t panel{kReductionPanel};
   const auto vectors = sides_of(reduction.reflectors);
   const auto scales = sides_of(reduction.taus);
-  // Zeros, because GEMMs take the padding of rows, too, and are slow if it is denormal by chance.
-  const auto panels = sides_of(plan.zeros(reduction.type, {2 * batch, panel, reduction.row}));
+  const auto panels = sides_of(reduction.zero_panels(plan));
   ColumnSteps steps(plan, reduction, /*kinds=*/2);
   auto& p = steps.p;
   const auto reduce_column = [&](int64_t side) {

@@ -34,25 +34,17 @@ def check_one(a, values, vectors, message):
         check_pairs(values, vectors, message)
 
 
-SIZES = ((2, 2), (4, 4), (7, 7), (12, 12), (30, 30))
 NOT_FINITE = "torch.linalg.{}: input tensor should not contain infs or NaNs."
-LINALG = (
+LINALG = tuple(
     MatrixOperator(
-        "eig",
-        eig,
-        check_one,
-        sizes=SIZES,
+        name,
+        function,
+        holds,
+        sizes=((2, 2), (4, 4), (7, 7), (12, 12), (30, 30)),
         hard_sizes=(1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 40),
-        not_finite=NOT_FINITE.format("eig"),
-    ),
-    MatrixOperator(
-        "eigvals",
-        eigvals,
-        check_values,
-        sizes=SIZES,
-        hard_sizes=(1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 40),
-        not_finite=NOT_FINITE.format("eigvals"),
-    ),
+        not_finite=NOT_FINITE.format(name),
+    )
+    for name, function, holds in (("eig", eig, check_one), ("eigvals", eigvals, check_values))
 )
 
 
