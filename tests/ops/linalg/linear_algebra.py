@@ -56,7 +56,9 @@ VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "conjugate": lambda x: x.conj(),
     "adjoint": lambda x: x.mH,
     "negative": torch._neg_view,
+    "negative imaginary part": lambda x: x.conj().imag if x.is_complex() else x,
     "from an odd place": lambda x: x[..., 1:, 1:],
+    "the last one": lambda x: x[-1, -1],
     "empty batch": lambda x: x[:0],
     "empty": lambda x: x[..., :0, :0],
 }

@@ -37,13 +37,14 @@ def diagonally_dominant(*shape: int, dtype: torch.dtype) -> Tensor:
 class MatrixOperator:
     """An operator of batches of matrices.
 
-    function: takes (*, m, n) and options of its own, such as out=; returns a tensor or several. check: of a
-    matrix, the results and a message, asserts what holds for them (A = Q R); without it the results are compared with
-    those of torch's CPU. made: random matrices of the kind that it takes. sizes: (m, n) on both sides of the boundaries
-    between kernels. hard_names: of the hard
-    matrices that it takes; hard_matrix makes one of a name, n and dtype, and hard_sizes are what n is. not_finite: the error of a batch with a matrix that is not finite; None if the others have their results.
-    is_contiguous: true if results are, and do not have the strides of the CPU's. takes_out: false for a function with no out=. tolerance: of the comparison with the CPU, relative to the largest
-    element.
+    function: takes (*, m, n) and options of its own, such as out=; returns a tensor or several. check: of a matrix, the
+    results and a message, asserts what holds for them (A = Q R); without it the results are compared with those of
+    torch's CPU. made: random matrices of the kind that it takes. sizes: (m, n) on both sides of the boundaries between
+    kernels. hard_names: of the hard matrices that it takes; hard_matrix makes one of a name, n and dtype, and hard_sizes
+    are what n is. not_finite: the error's text for a matrix that is not finite, with {} for its place in the batch; None
+    if the others of a batch have their results. error: its type. is_contiguous: true if results are, and do not have the
+    strides of the CPU's. takes_out: false for a function with no out=. tolerance: of the comparison with the CPU,
+    relative to the largest element.
     """
 
     name: str
@@ -55,6 +56,7 @@ class MatrixOperator:
     hard_matrix: Callable[[str, int, torch.dtype], Tensor] = hard
     hard_sizes: Sequence[int] = ()
     not_finite: str | None = None
+    error: type[Exception] = RuntimeError
     is_contiguous: bool = False
     takes_out: bool = True
     tolerance: float = 1e-3
@@ -74,7 +76,7 @@ class MatrixOperator:
             return
         for ours, expected in zip(results, self.results(a), strict=True):
             scale = 0.0 if expected.dtype == torch.int32 else expected.abs().max().item()
-            limits = {"rtol": self.tolerance, "atol": self.tolerance * scale / 5}
+            limits = {"rtol": self.tolerance, "atol": self.tolerance * scale / 10}
             torch.testing.assert_close(
                 ours.cpu(), expected, **limits, msg=str((self.name, message))
             )

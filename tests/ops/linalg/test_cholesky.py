@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from ..aten import assert_refused_as_on_the_cpu
+from ..aten import assert_refused_as_on_the_cpu, served_by_us
 from ..benchmark import Benchmark
 from .linear_algebra import EPSILON, dtypes, norm, squares_of, wide
 from .operators import MatrixOperator, positive
@@ -130,6 +130,13 @@ def test_solutions_and_inverses(dtype, n, upper):
     exact = torch.linalg.inv(wide(a))
     condition = norm(exact) * norm(wide(a))
     assert (norm(wide(inverse) - exact) <= 3 * n * EPSILON * condition * norm(exact)).all()
+
+
+def test_the_older_operator():
+    a = positive(3, 6, 6, dtype=torch.float32).to("mps")
+    wider = torch.empty(3, 6, 12, device="mps")[..., ::2]
+    assert torch.equal(torch.cholesky(a, out=wider), torch.cholesky(a))
+    assert served_by_us(lambda: torch.cholesky(torch.eye(70, device="mps"))) == []
 
 
 @dtypes

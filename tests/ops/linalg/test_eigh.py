@@ -29,7 +29,7 @@ BENCHMARKS = (
 
 SIZES = ((2, 2), (4, 4), (7, 7), (12, 12), (30, 30), (68, 68))
 HARD_SIZES = (1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 48, 49, 64, 65)
-NOT_FINITE = r"linalg.eigh: \(Batch element 1\): The algorithm failed to converge because the input matrix is ill"
+NOT_FINITE = r"linalg.eigh: {}The algorithm failed to converge because the input matrix is ill.*error code: 1\)"
 LINALG = tuple(
     MatrixOperator(
         function.__name__.removeprefix("linalg_"),
@@ -40,6 +40,7 @@ LINALG = tuple(
         hard_matrix=hard_hermitian,
         hard_sizes=HARD_SIZES,
         not_finite=NOT_FINITE,
+        error=torch.linalg.LinAlgError,
     )
     for function, holds in ((eigh, check), (eigvalsh, check_values))
 )

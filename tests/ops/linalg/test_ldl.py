@@ -1,5 +1,7 @@
 """The factorisation of symmetric and Hermitian matrices and solving with it: kernels/linalg/ldl.metal."""
 
+import math
+
 import pytest
 import torch
 
@@ -141,6 +143,14 @@ def test_pivots_of_exact_matrices():
     for a in integers:
         same = factor(a.to("mps")).pivots.tolist()[:2] == factor(a).pivots.tolist()[:2]
         assert same  # later ones depend on rounding
+
+
+@dtypes
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0])
+def test_a_bad_matrix_has_an_info(dtype, bad):
+    a = symmetric(torch.randn(4, 40, 40, dtype=dtype), False)
+    a[1] = bad
+    assert factor(a.to("mps")).info[1].item() > 0
 
 
 def test_many_columns_are_factored_in_several_launches():

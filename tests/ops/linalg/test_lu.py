@@ -7,7 +7,7 @@ import torch
 from metalops import debug
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ..aten import assert_refused_as_on_the_cpu
+from ..aten import assert_refused_as_on_the_cpu, served_by_us
 from ..benchmark import Benchmark
 from .hard_matrices import HARD
 from .linear_algebra import EPSILON, dtypes, norm, one_thread, squares_of, wide
@@ -314,6 +314,15 @@ def test_gradients(dtype, function):
         function(x).abs().square().sum().backward()
         found.append(x.grad.cpu())
     torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3 * found[1].abs().max().item())
+
+
+@dtypes
+def test_outputs_of_what_raises_errors(dtype):
+    a = torch.randn(3, 6, 6, dtype=dtype, device="mps")
+    for function in (linalg.inv, lambda x, **out: linalg.solve(x, x, **out)):
+        out = torch.empty(3, 6, 6, dtype=dtype, device="mps")
+        assert torch.equal(function(a, out=out), function(a))
+        assert served_by_us(lambda function=function: function(a)) == []
 
 
 def test_arguments_are_refused_as_on_the_cpu():

@@ -53,6 +53,9 @@ def test_every_layout(operator, view, dtype):
         a = operator.made(2, 4, 2 * m, 2 * n, dtype=dtype)
         if view == "negative":
             a = -a
+        if view == "negative imaginary part" and dtype.is_complex:
+            a = operator.made(2, 4, 2 * m, 2 * n, dtype=torch.float32)
+            a = torch.complex(torch.zeros_like(a), -a)
         results = operator.results(take(a.to("mps")))
         there = take(a).resolve_conj().resolve_neg().contiguous()
         of_cpu = operator.results(there if operator.is_contiguous else take(a))
@@ -74,17 +77,20 @@ def test_batches_are_solved_one_by_one(operator, dtype):
         assert_equal(operator.results(a), together)
         for i in range(BATCH):
             assert_equal(operator.results(a[i]), [x[i] for x in together])
-        for bad in (math.nan, math.inf, 0.0):
+        for bad in (math.nan, math.inf, -math.inf, 0.0):
             spoilt = a.clone()
             if bad == 0.0:
                 spoilt[1] = 0
             else:
                 spoilt[1, m - 1, 0] = spoilt[1, 0, n - 1] = bad
                 if operator.not_finite is not None:
-                    with pytest.raises(RuntimeError, match=operator.not_finite):
-                        operator.results(spoilt)
+                    for x, place in ((spoilt, r"\(Batch element 1\): "), (spoilt[1], "")):
+                        with pytest.raises(operator.error, match=operator.not_finite.format(place)):
+                            operator.results(x)
                     continue
             found = operator.results(spoilt)
+            if math.isnan(bad) or (math.isinf(bad) and operator.name != "inv_ex"):  # 1 / inf is 0
+                assert not all(x[1].isfinite().all() for x in found)
             for i in (0, 2):
                 assert_equal([x[i] for x in found], [x[i] for x in together])
 
@@ -106,9 +112,10 @@ def test_outputs_of_any_strides(operator, dtype):
 
 
 @operators
-def test_no_stand_in_serves(operator):
+@dtypes
+def test_no_stand_in_serves(operator, dtype):
     for m, n in operator.sizes:
-        a = operator.made(BATCH, m, n, dtype=torch.float32).to("mps")
+        a = operator.made(BATCH, m, n, dtype=dtype).to("mps")
         assert served_by_us(lambda a=a: operator.function(a)) == []
 
 

@@ -5,7 +5,8 @@ import torch
 
 from ..aten import assert_refused_as_on_the_cpu
 from ..benchmark import Benchmark
-from .linear_algebra import EPSILON, WIDE, dtypes, norm, squares_of, wide
+from .hard_matrices import HARD
+from .linear_algebra import EPSILON, WIDE, dtypes, hard, norm, squares_of, wide
 from .operators import MatrixOperator
 
 OPINFOS = ("geqrf", "ormqr", "linalg.householder_product", "linalg.qr", "qr")
@@ -152,6 +153,14 @@ def test_the_last_reflector(dtype):
     expected, of_it = geqrf(a.cpu())
     torch.testing.assert_close(r.cpu(), expected)
     torch.testing.assert_close(tau.cpu(), of_it)
+
+
+@dtypes
+@pytest.mark.parametrize("name", HARD)
+def test_hard_rectangles(dtype, name):
+    a = hard(name, 33, dtype)
+    assert_factors(a[:, :9], *qr(a[:, :9].to("mps")))
+    assert_factors(a[:9], *qr(a[:9].to("mps")))
 
 
 @dtypes
