@@ -77,7 +77,7 @@ def extensions() -> list:
         )
         folders = [
             find(f"csrc/host/{folder}")
-            for folder in ("device/*.cpp", "exec/**/*.cpp", "metal/*.cpp")
+            for folder in ("device/*.cpp", "exec/**/*.cpp", "metal/*.cpp", "*.cpp")
         ]
         host.units = [
             bindings,

@@ -22,10 +22,12 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
-#if TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR != 13
-#warning "metalops knows the internals of torch 2.13; what follows may not suit this version"
+#if TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR < 13 || TORCH_VERSION_MINOR > 15
+#warning \
+    "metalops knows the internals of torch 2.13 to 2.15; what follows may not suit this version"
 #endif
 
 namespace metalops::internals {
@@ -173,6 +175,22 @@ void install_hooks() {
     new (place) Hooks();
   }
 }
+
+// ---- elementwise kernels: what c10/metal/indexing.h registers
+// ---------------------------------------
+
+// The name that exec_unary_kernel_raw takes.
+#if TORCH_VERSION_MINOR >= 14
+using KernelName = std::string_view;
+#else
+using KernelName = const std::string&;
+#endif
+
+// True if strided ternary kernels run on 3-D grids.
+inline constexpr bool kTernaryKernelsHave3DGrids = TORCH_VERSION_MINOR >= 15;
+// True if ternary cast kernels compute in the inputs' common dtype and convert to the output's as
+// they store; else they compute in the output's dtype.
+inline constexpr bool kTernaryCastsStoreAnyType = TORCH_VERSION_MINOR >= 15;
 
 // ---- generators ---------------------------------------------------------------------------------
 

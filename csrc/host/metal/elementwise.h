@@ -65,11 +65,32 @@ void set_strides(Encoder& encoder, const at::TensorIteratorBase& iter, unsigned 
   for (int operand : operands) set_dimensions(encoder, ++first, iter.strides(operand));
 }
 
+// Returns true if all operands are dense along the iterator's innermost dimension, and there are
+// others: what the "inner_contiguous" flavour takes.
+bool is_inner_contiguous(const at::TensorIteratorBase& iter);
+
+// Binds the sizes of all dimensions but the innermost one and then the byte strides of `operands`
+// along them, from buffer `first` on.
+template <size_t n>
+void set_outer_strides(Encoder& encoder, const at::TensorIteratorBase& iter, unsigned first,
+                       const std::array<int, n>& operands) {
+  set_dimensions(encoder, first, iter.shape().slice(1));
+  for (int operand : operands) set_dimensions(encoder, ++first, iter.strides(operand).slice(1));
+}
+
 void dispatch_1d(Encoder& encoder, const exec::Kernel& kernel, uint64_t length);
 void dispatch_ilp(Encoder& encoder, const exec::Kernel& kernel, uint64_t length);
 
 // Launches a 2-D grid: x runs along the innermost dimension, y over all others collapsed.
 void dispatch_strided_2d(Encoder& encoder, const exec::Kernel& kernel,
+                         const at::TensorIteratorBase& iter);
+
+// The same, with ILP_PER_THREAD elements of the innermost dimension per thread.
+void dispatch_inner_contiguous(Encoder& encoder, const exec::Kernel& kernel,
+                               const at::TensorIteratorBase& iter);
+
+// Launches a 3-D grid: x and y run along the two innermost dimensions, z over all others collapsed.
+void dispatch_strided_3d(Encoder& encoder, const exec::Kernel& kernel,
                          const at::TensorIteratorBase& iter);
 
 // Raises for iterators that the kernels cannot index.
@@ -78,5 +99,10 @@ void check_no_float64_output(const at::TensorIteratorBase& iter);
 
 // The number of elements from which torch on a GPU prefers the ILP flavour by default.
 constexpr uint32_t kIlpThreshold = 1u << 18;
+
+// The body of MetalShaderLibrary::exec_ternary_kernel.
+void exec_ternary(CompiledLibrary& library, at::TensorIteratorBase& iter, const std::string& name,
+                  const std::optional<c10::Scalar>& alpha,
+                  std::optional<c10::ScalarType> scalar_arg_type);
 
 }  // namespace metalops

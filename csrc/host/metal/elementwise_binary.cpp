@@ -22,6 +22,7 @@ enum BinaryFlavour {
   kStridedCastout,
   kScalar,     // one operand is a single number
   kBroadcast,  // one operand repeats along the outer dimensions
+  kInnerContiguous,
 };
 
 // Everything that the choice of a kernel depends on.
@@ -31,6 +32,7 @@ struct BinaryCall {
   bool cast = false;              // the inputs have different dtypes
   bool force_ilp = false;
   bool large = false;  // torch on a GPU would use the ILP flavour
+  bool inner = false;  // and the flavour for a dense innermost dimension
   ScalarType out;
   ScalarType in[2];
   ScalarType common = ScalarType::Undefined;   // only where a name depends on it
@@ -40,7 +42,7 @@ struct BinaryCall {
   Signature signature() const {
     return Signature()
         .add(flavour, 3)
-        .add(first_is_special | cast << 1 | force_ilp << 2 | large << 3, 4)
+        .add(first_is_special | cast << 1 | force_ilp << 2 | large << 3 | inner << 4, 5)
         .add(out)
         .add(in[0])
         .add(in[1])
@@ -151,6 +153,10 @@ ElementwiseKernel find_binary(const CompiledLibrary& library, const std::string&
   const std::string dense = kernel_name(name, shape + cast + types);
   const exec::Library& kernels = *library.library();
   if (call.flavour == kStrided) {
+    if (call.inner && !call.cast && alpha.empty()) {
+      const auto* inner = kernels.find(kernel_name(name, "inner_contiguous_" + types));
+      if (inner) return {inner, kInnerContiguous};
+    }
     return {&library.kernel(kernel_name(name, "strided" + cast + types)), kStrided,
             kernels.find(dense)};
   }
@@ -194,6 +200,11 @@ void run_binary(TensorIteratorBase& iter, const ElementwiseKernel& found, const 
       set_strides(encoder, iter, next, std::array{0, 1, 2});
       encoder.set_array(next + 4, ndim_types);
       return dispatch_1d(encoder, kernel, length);
+    case kInnerContiguous:
+      set_outer_strides(encoder, iter, next, std::array{0, 1, 2});
+      encoder.set_array(next + 4, std::array<uint32_t, 2>{ndim_types[0] - 1,
+                                                          static_cast<uint32_t>(iter.shape()[0])});
+      return dispatch_inner_contiguous(encoder, kernel, iter);
     case kBroadcast:
       encoder.set_value(next++, iter.tensor_base(call.first_is_special ? 1 : 2).numel());
       break;
@@ -260,6 +271,9 @@ void MetalShaderLibrary::exec_binary_kernel(
     call.large = large && forced == Flavour::kAutomatic;
     call.force_ilp = forced == Flavour::kIlp || (large && forced == Flavour::kGpu);
   }
+
+  call.inner = call.flavour == BinaryFlavour::kStrided && binary_flavour() == Flavour::kGpu &&
+               is_inner_contiguous(iter);
 
   auto& library = *static_cast<CompiledLibrary*>(getLibrary());
   const ElementwiseKernel found = library.elementwise(

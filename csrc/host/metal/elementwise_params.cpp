@@ -3,6 +3,7 @@
 // these functions.
 #include <ATen/native/mps/OperationUtils.h>
 #include <metal/elementwise.h>
+#include <metal/flavour.h>
 
 namespace at::native::mps {
 using namespace metalops;
@@ -14,10 +15,11 @@ enum CallWithParams { kUnaryWithParams, kBinaryWithParams, kBinaryCastWithParams
 }  // namespace
 
 void exec_unary_kernel_with_params_(MTLLibrary_t handle, TensorIteratorBase& iter,
-                                    const std::string& name, const KernelParams& params) {
+                                    const std::string& name, const KernelParams& params,
+                                    std::optional<uint32_t> ilp_threshold) {
   if (!iter.can_use_32bit_indexing()) {
     for (auto&& part : iter.with_32bit_indexing()) {
-      exec_unary_kernel_with_params_(handle, part, name, params);
+      exec_unary_kernel_with_params_(handle, part, name, params, ilp_threshold);
     }
     return;
   }
@@ -27,19 +29,29 @@ void exec_unary_kernel_with_params_(MTLLibrary_t handle, TensorIteratorBase& ite
   const bool contiguous = iter.is_contiguous();
   const ScalarType out = iter.dtype(0);
   const ScalarType in = iter.dtype(1);
+  const auto length = static_cast<uint32_t>(iter.numel());
+  // One element per thread is the faster choice here (flavour.h).
+  const Flavour forced = unary_flavour();
+  const bool ilp = contiguous && ilp_threshold && length >= *ilp_threshold &&
+                   (forced == Flavour::kIlp || forced == Flavour::kGpu);
   const uint64_t signature =
-      Signature().add(kUnaryWithParams, 2).add(contiguous, 1).add(out).add(in).value();
+      Signature().add(kUnaryWithParams, 2).add(contiguous | ilp << 1, 2).add(out).add(in).value();
   const ElementwiseKernel found = library.elementwise(name, params.type_name, signature, [&] {
     return ElementwiseKernel{&library.kernel(
-        kernel_name(name, contiguous ? "dense" : "strided", scalarToMetalTypeString(out),
-                    scalarToMetalTypeString(in), params.type_name))};
+        kernel_name(name,
+                    ilp          ? "dense_ilp"
+                    : contiguous ? "dense"
+                                 : "strided",
+                    scalarToMetalTypeString(out), scalarToMetalTypeString(in), params.type_name))};
   });
   const exec::Kernel& kernel = *found.kernel;
   Encoder encoder;
   set_operands(encoder, iter);
   if (contiguous) {
     encoder.set_bytes(2, params.data, params.size);
-    dispatch_1d(encoder, kernel, iter.numel());
+    if (!ilp) return dispatch_1d(encoder, kernel, length);
+    encoder.set_value(3, length);
+    dispatch_ilp(encoder, kernel, length);
   } else {
     set_strides(encoder, iter, 2, std::array{1, 0});
     encoder.set_value(5, static_cast<uint32_t>(iter.ndim()));

@@ -4,6 +4,7 @@
 #include <metal/elementwise.h>
 #include <metal/flavour.h>
 #include <metal/rows.h>
+#include <torch_internals.h>
 
 namespace metalops {
 namespace {
@@ -20,6 +21,9 @@ enum UnaryFlavour {
   kDenseCastout,
   kDenseCastoutIlp,
   kStridedCastout,
+  kInnerContiguous,
+  kInnerContiguousAlpha,
+  kInnerContiguousCastout,
 };
 
 // Everything that the choice of a kernel depends on.
@@ -33,12 +37,13 @@ struct UnaryCall {
   bool as_on_gpu;
   bool large;          // torch on a GPU would use the ILP flavour
   bool large_castout;  // and the ILP flavour of castout
+  bool inner;          // and the flavour for a dense innermost dimension
 
   Signature signature() const {
     return Signature()
         .add(contiguous | force_ilp << 1 | force_scalar << 2 | as_on_gpu << 3 | large << 4 |
-                 large_castout << 5,
-             6)
+                 large_castout << 5 | inner << 6,
+             7)
         .add(out)
         .add(in)
         .add(alpha);
@@ -54,6 +59,10 @@ ElementwiseKernel find_unary(const CompiledLibrary& library, const std::string& 
     const std::string alpha = scalarToMetalTypeString(call.alpha);
     const std::string dense = kernel_name(name, "dense", out, in, alpha);
     if (call.contiguous) return {&library.kernel(dense), kDenseAlpha};
+    if (call.inner) {
+      const auto* inner = kernels.find(kernel_name(name, "inner_contiguous", out, in, alpha));
+      if (inner) return {inner, kInnerContiguousAlpha};
+    }
     return {&library.kernel(kernel_name(name, "strided", out, in, alpha)), kStridedAlpha,
             kernels.find(dense)};
   }
@@ -66,6 +75,8 @@ ElementwiseKernel find_unary(const CompiledLibrary& library, const std::string& 
     return ElementwiseKernel{};
   };
   ElementwiseKernel direct;
+  if (call.inner) direct = first_of({{"inner_contiguous", kInnerContiguous}});
+  if (direct.kernel) return direct;
   if (!call.contiguous) {
     direct = first_of({{"strided", kStrided}});
     direct.row = first_of({{"dense_scalar", kDenseScalar}}).kernel;
@@ -81,6 +92,10 @@ ElementwiseKernel find_unary(const CompiledLibrary& library, const std::string& 
   // are stored.
   const std::string dense_castout = kernel_name(name, "dense_castout", in);
   const std::string ilp_castout = kernel_name(name, "dense_castout_ilp", in);
+  if (call.inner) {
+    const auto* inner = kernels.find(kernel_name(name, "inner_contiguous_castout", in));
+    if (inner) return {inner, kInnerContiguousCastout};
+  }
   if (!call.contiguous) {
     return {&library.kernel(kernel_name(name, "strided_castout", in)), kStridedCastout,
             kernels.find(dense_castout)};
@@ -142,6 +157,20 @@ void run_unary(at::TensorIteratorBase& iter, const ElementwiseKernel& found,
       set_strides(encoder, iter, 2, std::array{1, 0});
       encoder.set_array(5, std::array<uint32_t, 2>{ndim, as_number(out)});
       return dispatch_strided_2d(encoder, kernel, iter);
+    case kInnerContiguous:
+    case kInnerContiguousAlpha:
+    case kInnerContiguousCastout: {
+      const auto inner = static_cast<uint32_t>(iter.shape()[0]);
+      set_outer_strides(encoder, iter, 2, std::array{1, 0});
+      if (flavour == kInnerContiguousCastout) {
+        encoder.set_array(5,
+                          std::array<uint32_t, 4>{ndim - 1, inner, size_of(out), as_number(out)});
+      } else {
+        encoder.set_array(5, std::array<uint32_t, 2>{ndim - 1, inner});
+      }
+      if (flavour == kInnerContiguousAlpha) encoder.set_bytes(6, scalar_bytes(*alpha, alpha_type));
+      return dispatch_inner_contiguous(encoder, kernel, iter);
+    }
   }
 }
 
@@ -175,6 +204,7 @@ void MetalShaderLibrary::exec_unary_kernel(TensorIteratorBase& iter, const std::
   call.large = (c10::isFloatingType(call.out) || ilp_threshold) &&
                length >= ilp_threshold.value_or(kIlpThreshold);
   call.large_castout = ilp_threshold && length >= *ilp_threshold;
+  call.inner = call.as_on_gpu && !call.contiguous && is_inner_contiguous(iter);
 
   auto& library = *static_cast<CompiledLibrary*>(getLibrary());
   const ElementwiseKernel found = library.elementwise(
@@ -182,17 +212,19 @@ void MetalShaderLibrary::exec_unary_kernel(TensorIteratorBase& iter, const std::
   run_unary(iter, found, alpha, call.alpha);
 }
 
-void MetalShaderLibrary::exec_unary_kernel_raw(const std::string& name, MTLBuffer_t src_buf,
-                                               uint32_t src_offs_bytes, c10::ScalarType src_dtype,
-                                               MTLBuffer_t dst_buf, uint32_t dst_offs_bytes,
-                                               c10::ScalarType dst_dtype, uint32_t numel,
+void MetalShaderLibrary::exec_unary_kernel_raw(metalops::internals::KernelName name,
+                                               MTLBuffer_t src_buf, uint32_t src_offs_bytes,
+                                               c10::ScalarType src_dtype, MTLBuffer_t dst_buf,
+                                               uint32_t dst_offs_bytes, c10::ScalarType dst_dtype,
+                                               uint32_t numel,
                                                const std::optional<uint32_t> ilp_threshold) {
   using namespace metalops;
   if (numel == 0) return;
   const bool ilp = unary_flavour() == Flavour::kIlp && ilp_threshold && numel >= *ilp_threshold;
   const auto& library = *static_cast<CompiledLibrary*>(getLibrary());
-  const exec::Kernel& kernel = library.kernel(kernel_name(
-      name, ilp ? "dense_castout_ilp" : "dense_castout", scalarToMetalTypeString(src_dtype)));
+  const exec::Kernel& kernel =
+      library.kernel(kernel_name(std::string(name), ilp ? "dense_castout_ilp" : "dense_castout",
+                                 scalarToMetalTypeString(src_dtype)));
   // Here a buffer is the address of its memory (getMTLBufferStorage: the storage's data).
   Encoder encoder;
   encoder.set_buffer(0, static_cast<char*>(dst_buf) + dst_offs_bytes,

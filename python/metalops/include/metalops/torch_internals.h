@@ -10,8 +10,8 @@
 #include <metalops/library.h>
 #include <torch/version.h>
 
-#if TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR != 13
-#warning "metalops knows the internals of torch 2.13; what follows may not suit this version"
+#if TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR < 13 || TORCH_VERSION_MINOR > 15
+#warning "metalops knows the internals of torch 2.13 to 2.15; what follows may not suit this version"
 #endif
 
 namespace metalops::internals {

@@ -8,6 +8,7 @@
 #include <ATen/native/mps/MetalShaderLibrary.h>
 #include <c10/core/ScalarType.h>
 #include <torch/library.h>
+#include <torch/version.h>
 
 #include <limits>
 #include <optional>
@@ -58,34 +59,37 @@ struct KernelParams {
   const std::string& type_name;
 };
 void exec_unary_kernel_with_params_(MTLLibrary_t library, TensorIteratorBase& iter,
-                                    const std::string& name, const KernelParams& params);
+                                    const std::string& name, const KernelParams& params,
+                                    std::optional<uint32_t> ilp_threshold);
 void exec_binary_kernel_with_params_(MTLLibrary_t library, TensorIteratorBase& iter,
                                      const std::string& name, const KernelParams& params);
 
 template <typename T>
 void MetalShaderLibrary::exec_unary_kernel_with_params(TensorIteratorBase& iter,
                                                        const std::string& name, T params,
-                                                       const std::string& params_type_name) {
-  if constexpr (std::is_same_v<T, double>) {
-    return exec_unary_kernel_with_params(iter, name, static_cast<float>(params), params_type_name);
-  } else {
-    static_assert(std::is_trivially_copyable_v<T>);
-    exec_unary_kernel_with_params_(getLibrary(), iter, name,
-                                   {&params, sizeof(T), params_type_name});
-  }
+                                                       const std::string& params_type_name
+#if TORCH_VERSION_MINOR >= 14
+                                                       ,
+                                                       const std::optional<uint32_t> ilp_threshold
+#endif
+) {
+#if TORCH_VERSION_MINOR < 14
+  const std::optional<uint32_t> ilp_threshold;
+#endif
+  static_assert(std::is_trivially_copyable_v<T>);
+  const std::conditional_t<std::is_same_v<T, double>, float, T> bound(params);
+  exec_unary_kernel_with_params_(getLibrary(), iter, name, {&bound, sizeof bound, params_type_name},
+                                 ilp_threshold);
 }
 
 template <typename T>
 void MetalShaderLibrary::exec_binary_kernel_with_params(TensorIteratorBase& iter,
                                                         const std::string& name, T params,
                                                         const std::string& params_type_name) {
-  if constexpr (std::is_same_v<T, double>) {
-    return exec_binary_kernel_with_params(iter, name, static_cast<float>(params), params_type_name);
-  } else {
-    static_assert(std::is_trivially_copyable_v<T>);
-    exec_binary_kernel_with_params_(getLibrary(), iter, name,
-                                    {&params, sizeof(T), params_type_name});
-  }
+  static_assert(std::is_trivially_copyable_v<T>);
+  const std::conditional_t<std::is_same_v<T, double>, float, T> bound(params);
+  exec_binary_kernel_with_params_(getLibrary(), iter, name,
+                                  {&bound, sizeof bound, params_type_name});
 }
 
 }  // namespace at::native::mps
