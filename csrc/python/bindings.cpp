@@ -49,6 +49,8 @@ PYBIND11_MODULE(_C, m) {
       },
       "(overload, reason) of every ATen overload of which torch has an MPS kernel too. reason: why "
       "that of metalops took its place; empty where torch's stayed.");
+  m.def("unknown_overloads", &metalops::unknown_overloads,
+        "The ATen overloads that metalops has kernels for and that this torch does not know.");
   py::enum_<metalops::AttentionUse>(m, "AttentionUse",
                                     "Which calls of scaled_dot_product_attention metalops serves.")
       .value("ALWAYS", metalops::AttentionUse::kAlways, "All that it can.")

@@ -3,6 +3,7 @@
 // operators, except that all layouts are accepted, as are sizes that its tensor cores do not
 // support.
 #include <ATen/BlasBackend.h>
+#include <ATen/ops/_scaled_grouped_mm_v2_ops.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <csrc/ops/common/maybe_tensor.h>
@@ -13,10 +14,12 @@
 #include <metalops/launch.h>
 #include <metalops/matmul_library.h>
 #include <metalops/stock.h>
+#include <metalops/torch_internals.h>
 
 #include <algorithm>
 #include <initializer_list>
 #include <optional>
+#include <vector>
 
 #include <csrc/ops/matmul/grouped.h>
 #include <csrc/ops/matmul/scaled.h>
@@ -284,15 +287,19 @@ Tensor scaled_grouped_mm(const Tensor& self, const Tensor& mat2, const Tensor& s
   return run(call, checked_result(out_dtype), is_mx ? Kind::kE8m0 : Kind::kWhole, of_self, of_mat2);
 }
 
-Tensor scaled_grouped_mm_v2(const Tensor& self, const Tensor& mat2, at::TensorList scale_a,
+using TensorsArgument = metalops::internals::Argument<at::_ops::_scaled_grouped_mm_v2, 2>;
+
+Tensor scaled_grouped_mm_v2(const Tensor& self, const Tensor& mat2, TensorsArgument scales_of_a,
                             at::IntArrayRef recipe_a, at::IntArrayRef swizzle_a,
-                            at::TensorList scale_b, at::IntArrayRef recipe_b,
+                            TensorsArgument scales_of_b, at::IntArrayRef recipe_b,
                             at::IntArrayRef swizzle_b, const MaybeTensor& offs,
                             const MaybeTensor& bias, std::optional<ScalarType> out_dtype,
                             at::IntArrayRef contraction_dim, bool /*use_fast_accum*/) {
   const auto call = checked(self, mat2, offs, bias);
-  for (const auto scales : {scale_a, scale_b}) {
-    for (const auto& scale : scales) {
+  const std::vector<Tensor> scale_a(scales_of_a.begin(), scales_of_a.end());
+  const std::vector<Tensor> scale_b(scales_of_b.begin(), scales_of_b.end());
+  for (const auto* scales : {&scale_a, &scale_b}) {
+    for (const auto& scale : *scales) {
       metalops::check_same_device(kName, {{self, "self"}, {scale, "scale"}});
     }
   }

@@ -2,6 +2,7 @@
 #include <ATen/BlasBackend.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/_scaled_mm_v2_ops.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <csrc/ops/common/maybe_tensor.h>
@@ -12,6 +13,7 @@
 #include <metalops/launch.h>
 #include <metalops/matmul_library.h>
 #include <metalops/stock.h>
+#include <metalops/torch_internals.h>
 
 #include <optional>
 #include <vector>
@@ -432,12 +434,16 @@ std::vector<Enum> enums_of(at::IntArrayRef numbers) {
   return result;
 }
 
-Tensor& scaled_mm_v2_out(const Tensor& self, const Tensor& mat2, at::TensorList scale_a,
+using TensorsArgument = metalops::internals::Argument<at::_ops::_scaled_mm_v2, 2>;
+
+Tensor& scaled_mm_v2_out(const Tensor& self, const Tensor& mat2, TensorsArgument scales_of_a,
                          at::IntArrayRef recipe_a, at::IntArrayRef swizzle_a,
-                         at::TensorList scale_b, at::IntArrayRef recipe_b,
+                         TensorsArgument scales_of_b, at::IntArrayRef recipe_b,
                          at::IntArrayRef swizzle_b, const MaybeTensor& bias,
                          std::optional<ScalarType> out_dtype, at::IntArrayRef contraction_dim,
                          bool /*use_fast_accum*/, Tensor& out) {
+  const std::vector<Tensor> scale_a(scales_of_a.begin(), scales_of_a.end());
+  const std::vector<Tensor> scale_b(scales_of_b.begin(), scales_of_b.end());
   check_devices(self, mat2, scale_a, scale_b, bias);
   metalops::check_same_device(kName, {{self, "self"}, {out, "out"}});
   TORCH_CHECK_VALUE(self.dim() == 2, "mat_a must be a matrix");
@@ -461,15 +467,15 @@ Tensor& scaled_mm_v2_out(const Tensor& self, const Tensor& mat2, at::TensorList 
                     "out_dtype must match output matrix type");
   TORCH_CHECK_VALUE(!scale_a.empty() && !scale_b.empty(),
                     "scale_a and scale_b must have at least one tensor each");
-  return run(Given{self, scale_a.vec(), enums_of<ScalingType>(recipe_a),
-                   enums_of<SwizzleType>(swizzle_a), "scale_a"},
-             Given{mat2, scale_b.vec(), enums_of<ScalingType>(recipe_b),
-                   enums_of<SwizzleType>(swizzle_b), "scale_b"},
+  return run(Given{self, scale_a, enums_of<ScalingType>(recipe_a), enums_of<SwizzleType>(swizzle_a),
+                   "scale_a"},
+             Given{mat2, scale_b, enums_of<ScalingType>(recipe_b), enums_of<SwizzleType>(swizzle_b),
+                   "scale_b"},
              bias, std::nullopt, out);
 }
 
-Tensor scaled_mm_v2(const Tensor& self, const Tensor& mat2, at::TensorList scale_a,
-                    at::IntArrayRef recipe_a, at::IntArrayRef swizzle_a, at::TensorList scale_b,
+Tensor scaled_mm_v2(const Tensor& self, const Tensor& mat2, TensorsArgument scale_a,
+                    at::IntArrayRef recipe_a, at::IntArrayRef swizzle_a, TensorsArgument scale_b,
                     at::IntArrayRef recipe_b, at::IntArrayRef swizzle_b, const MaybeTensor& bias,
                     std::optional<ScalarType> out_dtype, at::IntArrayRef contraction_dim,
                     bool use_fast_accum) {

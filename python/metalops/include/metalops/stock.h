@@ -7,6 +7,7 @@
 #include <metalops/library.h>
 #include <torch/library.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,8 +28,15 @@ METALOPS_HIDDEN inline std::vector<SharedOverload>& shared_overloads() {
   return overloads;
 }
 
+// Returns the overloads that this extension has kernels for and that the installed torch does not
+// know: those of other versions.
+METALOPS_HIDDEN inline std::vector<std::string>& unknown_overloads() {
+  static std::vector<std::string> overloads;
+  return overloads;
+}
+
 // Registers kernels of ATen operators that torch lacks. If a later torch has one of them itself,
-// torch's kernel is kept.
+// torch's kernel is kept; if an earlier or later one has no such operator, nothing is registered.
 //
 //   TORCH_LIBRARY_IMPL(aten, MPS, library) {
 //     metalops::AtenKernels m(library);
@@ -43,9 +51,10 @@ class METALOPS_HIDDEN AtenKernels {
 
   template <class Function>
   void impl(const char* name, Function&& function) {
-    if (is_in_torch(name)) {
+    const auto handle = find(name);
+    if (handle && handle->hasKernelForDispatchKey(key_)) {
       note(name, "");
-    } else {
+    } else if (handle) {
       library_.impl(name, std::forward<Function>(function));
     }
   }
@@ -53,15 +62,13 @@ class METALOPS_HIDDEN AtenKernels {
   // Replaces torch's kernel, if there is one. reason: why torch's is not sufficient.
   template <class Function>
   void replace(const char* name, Function&& function, const char* reason) {
-    if (is_in_torch(name)) {
-      note(name, reason);
-      // The dispatcher would warn about every kernel that replaces another one.
-      Silent silent;
-      const c10::WarningUtils::WarningHandlerGuard guard(&silent);
-      library_.impl(name, std::forward<Function>(function));
-    } else {
-      library_.impl(name, std::forward<Function>(function));
-    }
+    const auto handle = find(name);
+    if (!handle) return;
+    if (handle->hasKernelForDispatchKey(key_)) note(name, reason);
+    // The dispatcher would warn about every kernel that replaces another one.
+    Silent silent;
+    const c10::WarningUtils::WarningHandlerGuard guard(&silent);
+    library_.impl(name, std::forward<Function>(function));
   }
 
  private:
@@ -77,14 +84,15 @@ class METALOPS_HIDDEN AtenKernels {
     }
   }
 
-  // Returns true if torch has a kernel. On the software device: if it has one on a Mac, for which a
-  // stand-in is registered.
-  bool is_in_torch(std::string_view name) const {
+  // Returns torch's operator. It has a kernel on the software device if it has one on a Mac, for
+  // which a stand-in is registered.
+  std::optional<c10::OperatorHandle> find(std::string_view name) const {
     const auto dot = name.find('.');
     const auto overload = dot == std::string_view::npos ? "" : name.substr(dot + 1);
-    const auto handle = c10::Dispatcher::singleton().findOp(
+    const auto handle = c10::Dispatcher::singleton().findSchema(
         {qualified(name.substr(0, dot)), std::string(overload)});
-    return handle && handle->hasKernelForDispatchKey(key_);
+    if (!handle) unknown_overloads().push_back(qualified(name));
+    return handle;
   }
 
   torch::Library& library_;

@@ -7,11 +7,13 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/op_registration/adaption.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Metaprogramming.h>
 #include <metalops/library.h>
 #include <torch/version.h>
 
 #if TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR < 13 || TORCH_VERSION_MINOR > 15
-#warning "metalops knows the internals of torch 2.13 to 2.15; what follows may not suit this version"
+#warning \
+    "metalops knows the internals of torch 2.13 to 2.15; what follows may not suit this version"
 #endif
 
 namespace metalops::internals {
@@ -47,6 +49,12 @@ METALOPS_HIDDEN inline void set_wrapped_number(const at::Tensor& tensor, bool is
 // A check of torch's generated code: raises RuntimeError that names operator and argument unless
 // all tensors that it is called for are on one device.
 using c10::impl::check_and_update_common_device;
+
+// The type of argument `index` of an ATen operator (at::_ops::name) in C++: a list of tensors is
+// at::TensorList or at::ITensorListRef, depending on torch's version.
+template <class Op, size_t index>
+using Argument = c10::guts::typelist::element_t<
+    index, typename c10::guts::function_traits<typename Op::schema>::parameter_types>;
 
 // ---- functionalization --------------------------------------------------------------------------
 
