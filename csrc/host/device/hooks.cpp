@@ -1,8 +1,10 @@
 // torch's hooks into the MPS backend: the queries of torch.mps, torch.backends.mps and
 // torch.accelerator.
+#include <ATen/Context.h>
 #include <device/allocator.h>
 #include <device/device.h>
 #include <device/events.h>
+#include <device/imports.h>
 #include <torch_internals.h>
 
 namespace metalops::device {
@@ -85,6 +87,23 @@ namespace metalops::device {
 namespace {
 
 const bool installed = (internals::install_hooks<HostHooks>(), true);
+
+// torch knows one accelerator. Its CUDA builds take CUDA for it even where there is no GPU, and
+// raise an error if there is another one. Here it is the CUDA GPU if there is one, else this
+// device.
+std::optional<c10::DeviceType> accelerator(bool) {
+  return at::hasCUDA() ? c10::DeviceType::CUDA : c10::DeviceType::MPS;
+}
+
+// The entries may be missing where torch was linked in another way.
+const bool is_replaced = [] {
+  bool all = true;
+  for (const char* library : {"libtorch_cpu.so", "libtorch_python.so"}) {
+    all &= replace_import(library, "_ZN2at11accelerator14getAcceleratorE",
+                          reinterpret_cast<void*>(&accelerator), nullptr);
+  }
+  return all;
+}();
 
 }  // namespace
 }  // namespace metalops::device

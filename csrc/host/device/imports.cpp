@@ -81,10 +81,12 @@ int replace_in(dl_phdr_info* library, size_t, void* data) {
     const auto& symbol = imports.symbols[ELF64_R_SYM(entry.r_info)];
     const std::string_view name(imports.names + symbol.st_name);
     if (name.substr(0, search.symbol.size()) != search.symbol) continue;
-    if (symbol.st_shndx == SHN_UNDEF) return 1;  // defined by another library
     const auto place = library->dlpi_addr + entry.r_offset;
     const bool is_read_only = place >= read_only_begin && place < read_only_end;
-    *search.replaced = reinterpret_cast<void*>(library->dlpi_addr + symbol.st_value);
+    if (search.replaced != nullptr) {
+      if (symbol.st_shndx == SHN_UNDEF) return 1;
+      *search.replaced = reinterpret_cast<void*>(library->dlpi_addr + symbol.st_value);
+    }
     search.is_done = exchange(reinterpret_cast<void**>(place), search.replacement, is_read_only);
     return 1;
   }
