@@ -126,7 +126,7 @@ except ModuleNotFoundError as error:
         f"metalops is built with torch, which is not installed; install torch {versions.listed('or')}."
     )
 except (ValueError, versions.Unsupported) as error:
-    sys.exit(f"metalops: {error}")
+    sys.exit(str(error))
 
 from metalops._torch import stock
 from metalops.build import BuildExtension, compilers, plans

@@ -39,7 +39,7 @@ def get_requires_for_build_wheel(config_settings: dict | None = None) -> list[st
         forced = environment["value"]("METALOPS_TORCH")
         return [versions["to_build_with"](versions["find_installed"](), forced)]
     except (ValueError, versions["Unsupported"]) as error:
-        sys.exit(f"metalops: {error}")
+        sys.exit(str(error))
 
 
 get_requires_for_build_editable = get_requires_for_build_wheel
