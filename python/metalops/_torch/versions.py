@@ -100,3 +100,7 @@ def find_installed() -> str | None:
         folders.append(site.getusersitepackages())
     found = importlib.metadata.distributions(name="torch", path=folders)
     return next((x.version for x in found if x.version), None)
+
+
+if __name__ == "__main__":  # for scripts
+    print(*SUPPORTED)
