@@ -12,7 +12,7 @@ import sys
 
 # Minor versions, oldest first.
 SUPPORTED = ("2.13", "2.14", "2.15")
-# Builds on Linux take this one where the environment has no torch, and README.md and docs/ are about it.
+# Builds on Linux take this one where the environment has no torch. The numbers in README.md and docs/ are about it.
 DEFAULT = "2.13.0"
 
 
@@ -37,6 +37,11 @@ def listed(conjunction: str = "and") -> str:
 
 def is_supported(version: str) -> bool:
     return minor(version) in SUPPORTED
+
+
+def is_documented(version: str) -> bool:
+    """Returns true if the numbers in README.md and docs/ are about a version."""
+    return minor(version) == minor(DEFAULT)
 
 
 def to_build_with(installed: str | None, forced: str, platform: str = sys.platform) -> str:
