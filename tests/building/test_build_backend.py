@@ -1,5 +1,7 @@
 """The torch that metalops is built with: what the build backend requires, and what the build then records."""
 
+import functools
+import importlib.metadata
 import os
 import re
 import shutil
@@ -94,21 +96,40 @@ def run(*arguments, **environment):
     )
 
 
-# In an interpreter that has no site-packages on its path, as in pip's isolated builds; without setuptools, which pip puts there.
+# How pip hides the packages of the environment from an isolated build.
+SITECUSTOMIZE = """
+import site, sys
+sys.path = [path for path in sys.path if path not in site.getsitepackages()]
+"""
+# Stands for setuptools, which pip installs for the build.
+BUILD_META = """
+build_editable = build_sdist = build_wheel = None
+prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel = None
+"""
 HOOK = """
-import runpy, sys, types
-assert not any("site-packages" in path for path in sys.path)
-hooks = "build_editable build_sdist build_wheel prepare_metadata_for_build_editable prepare_metadata_for_build_wheel"
-sys.modules["setuptools"] = types.ModuleType("setuptools")
-sys.modules["setuptools.build_meta"] = types.ModuleType("setuptools.build_meta")
-vars(sys.modules["setuptools.build_meta"]).update(dict.fromkeys(hooks.split()))
-print(runpy.run_path(sys.argv[1])["get_requires_for_build_editable"]())
+import importlib.util, runpy, sys
+assert importlib.util.find_spec("torch") is None
+print(runpy.run_path(sys.argv[2])["find_installed"]())
+print(*runpy.run_path(sys.argv[1])["get_requires_for_build_editable"]())
 """
 
 
-def test_an_isolated_build_requires_the_torch_of_the_environment_around_it():
-    result = run("-S", "-E", "-c", HOOK, BACKEND)
-    assert result.stdout == f"{[f'torch=={versions.release(torch.__version__)}']}\n", result.stderr
+@pytest.fixture
+def run_hook(tmp_path):
+    (tmp_path / "setuptools").mkdir()
+    (tmp_path / "setuptools" / "__init__.py").touch()
+    (tmp_path / "setuptools" / "build_meta.py").write_text(BUILD_META)
+    (tmp_path / "sitecustomize.py").write_text(SITECUSTOMIZE)
+    return functools.partial(
+        run, "-c", HOOK, BACKEND, versions.__file__, PYTHONPATH=str(tmp_path), PYTHONNOUSERSITE="1"
+    )
+
+
+def test_an_isolated_build_requires_the_torch_of_the_environment_around_it(run_hook):
+    result = run_hook()
+    installed = importlib.metadata.version("torch")
+    expected = f"{installed}\ntorch=={versions.release(installed)}\n"
+    assert result.stdout == expected, result.stderr
 
 
 @pytest.mark.parametrize(
@@ -121,8 +142,8 @@ def test_an_isolated_build_requires_the_torch_of_the_environment_around_it():
         ),
     ],
 )
-def test_a_version_that_cannot_be_forced_is_one_sentence(value, sentence):
-    result = run("-S", "-c", HOOK, BACKEND, METALOPS_TORCH=value)
+def test_a_version_that_cannot_be_forced_is_one_sentence(run_hook, value, sentence):
+    result = run_hook(METALOPS_TORCH=value)
     assert result.returncode == 1
     assert result.stderr == f"{sentence}\n"
 
