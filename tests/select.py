@@ -31,6 +31,7 @@ PLACES = {
     "python/metalops/_cli/": ("tests/building", "tests/ops/test_coverage.py"),
     "python/metalops/_torch/distributed": ("tests/distributed",),
     "python/metalops/_torch/sharding": ("tests/distributed",),
+    "python/metalops/_torch/versions.py": ("tests/building",),
     "python/metalops/_torch/": ("tests/metal", "tests/nn", "tests/suite/test_torch_internals.py"),
     "python/metalops/_shaders/": ("tests/metal", "tests/exec"),
     "python/metalops/build/": ("tests/building",),
@@ -52,8 +53,10 @@ PLACES = {
     "docs/": ("tests/docs",),
     "README.md": ("tests/docs", "tests/ops/test_coverage.py"),
     "CONTRIBUTING.md": ("tests/building/test_contributing.py",),
+    ".build/": ("tests/building/test_build_backend.py", "tests/building/test_metadata.py"),
+    ".ci/": ("tests/building/test_workflows.py",),
     ".github/": ("tests/building/test_workflows.py",),
-    "pyproject.toml": ("tests/building/test_metadata.py",),
+    "pyproject.toml": ("tests/building/test_build_backend.py", "tests/building/test_metadata.py"),
     "setup.py": ("tests/building",),
 }
 # Beside the tests of a family: of every one, and of those whose kernels lie in a folder.

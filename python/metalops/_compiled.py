@@ -11,6 +11,8 @@ import os
 import sys
 from types import ModuleType
 
+from ._torch import versions
+
 _BUILD_AGAIN = (
     "run `pip install .` in the folder that has setup.py, or `python setup.py build_ext --inplace` there to use "
     "its sources where they are."
@@ -28,12 +30,15 @@ def problem(torch_version: str, platform: str = sys.platform) -> str | None:
         return f"metalops has not been built: {here} is its source tree, without {', '.join(missing)}; {_BUILD_AGAIN}"
     from metalops import _build_info
 
-    # The suffix after a plus (cpu, cu130) names a build of the same version with the same interface.
-    version = torch_version.split("+")[0]
-    if version != _build_info.TORCH_VERSION:
+    built = _build_info.TORCH_VERSION
+    if not versions.fits(torch_version, built, platform):
+        version = versions.release(torch_version)
+        again = f"metalops again, which builds it for torch {version}"
+        if not versions.is_supported(version):
+            again = f"torch {versions.listed('or')} and metalops again"
         return (
-            f"metalops was built for torch {_build_info.TORCH_VERSION} and cannot be used with torch {version}; "
-            f"install torch=={_build_info.TORCH_VERSION}, or install metalops again with your torch."
+            f"metalops was built for torch {built} and cannot be used with torch {version}; install "
+            f'"{versions.needed(built, platform)}", or {again}.'
         )
     if platform != _build_info.PLATFORM:
         return f"metalops was built for {_build_info.PLATFORM} and cannot be used on {platform}."
@@ -52,18 +57,20 @@ def _missing(platform: str) -> list[str]:
 
 
 def check() -> str | None:
-    """Returns that sentence if metalops is useful all the same: in a source tree that is not built, and with a torch
-    for CUDA.
+    """Returns that sentence if metalops is useful all the same: in a source tree that is not built, and where torch has
+    an NVIDIA GPU. (A CUDA build of torch alone does not tell, because it is what pip installs on Linux.)
 
     Raises ImportError with it otherwise: a build for mps that cannot be used is a mistake. torch must be importable.
     """
     import torch
 
     message = problem(torch.__version__)
+    if message is None:
+        return None
     is_of_use = sys.platform in ("linux", "darwin") and (
-        torch.version.cuda is not None or _missing(sys.platform)
+        _missing(sys.platform) or torch.cuda.is_available()
     )
-    if message is not None and not is_of_use:
+    if not is_of_use:
         raise ImportError(message)
     return message
 

@@ -76,6 +76,11 @@ VARIABLES: dict[str, tuple[str, str]] = {
         "random",
         "the order in which sanitized launches run threadgroups and threads; 0: that of their positions",
     ),
+    "METALOPS_TORCH": (
+        "chosen",
+        "the version of torch, such as `2.14` or `2.14.1`, that an installation is built with; otherwise it is the one that the "
+        "environment has",
+    ),
     "PYTORCH_ENABLE_MPS_FALLBACK": (
         "0",
         "1: operators that stock PyTorch lacks on `mps` run on the CPU instead of raising, as on a Mac",
@@ -172,6 +177,9 @@ _VALUES: dict[str, tuple[Callable[[str], object], str]] = {
     ),
     "METALOPS_SANITIZE_HALT": _one_of("0", "1"),
     "METALOPS_SANITIZE_SEED": (_is_seed, "an integer of 64 bits, not negative"),
+    "METALOPS_TORCH": _matches(
+        r"\d+\.\d+(\.\d\w*(\.\w+)?(\+[\w.]+)?)?", "a version of torch such as 2.14 or 2.14.1"
+    ),
 }
 
 

@@ -1,3 +1,3 @@
-"""The version of metalops. pyproject.toml reads it from here."""
+"""The version of metalops. setup.py reads it from here."""
 
 VERSION = "0.1.0"

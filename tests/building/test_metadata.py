@@ -10,6 +10,8 @@ import metalops
 import pytest
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.full  # setup.py imports torch
+
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 
@@ -17,9 +19,8 @@ PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 def metadata(tmp_path_factory):
     """PKG-INFO of the tree, without building any of it."""
     folder = tmp_path_factory.mktemp("metadata")
-    setup = "from setuptools import setup; setup()"
     result = subprocess.run(
-        [sys.executable, "-c", setup, "-q", "egg_info", "--egg-base", str(folder)],
+        [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(folder)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -32,7 +33,7 @@ def metadata(tmp_path_factory):
 
 def test_the_version_stands_in_one_place(metadata):
     version = metalops.__version__
-    assert metadata["Version"] == version
+    assert metadata["Version"].partition("+")[0] == version
     text = {
         str(path.relative_to(ROOT))
         for path in [ROOT / "pyproject.toml", *(ROOT / "python").rglob("*.py")]

@@ -9,6 +9,7 @@ import metalops
 import pytest
 import torch
 from metalops import _build_info, _compiled
+from metalops._torch import versions
 from metalops.build import compilers
 
 BUILD_WITHOUT_COMPILER = """\
@@ -59,10 +60,65 @@ def test_another_build_of_the_same_torch_version_is_fine():
     assert _compiled.problem(_build_info.TORCH_VERSION + "+cu130") is None
 
 
-def test_another_torch_version_is_refused_with_both_versions():
-    message = _compiled.problem("2.99.1+cpu")
-    assert f"built for torch {_build_info.TORCH_VERSION}" in message
-    assert "torch 2.99.1;" in message
+def _another(version):
+    """A supported version that is not compatible with this one."""
+    return next(f"{other}.0" for other in versions.SUPPORTED if other != versions.minor(version))
+
+
+def test_another_supported_torch_is_refused_with_what_to_install():
+    built = _build_info.TORCH_VERSION
+    other = _another(built)
+    assert _compiled.problem(f"{other}+cpu") == (
+        f"metalops was built for torch {built} and cannot be used with torch {other}; install "
+        f'"{versions.needed(built)}", or metalops again, which builds it for torch {other}.'
+    )
+
+
+def test_an_unsupported_torch_is_refused_with_the_supported_versions():
+    built = _build_info.TORCH_VERSION
+    assert _compiled.problem("2.99.1+cpu") == (
+        f"metalops was built for torch {built} and cannot be used with torch 2.99.1; install "
+        f'"{versions.needed(built)}", or torch {versions.listed("or")} and metalops again.'
+    )
+
+
+# torch says that it is another version, and perhaps that it is a CUDA build or has a GPU.
+WITH_ANOTHER_TORCH = """\
+import sys
+import torch
+version, build, gpu = sys.argv[1:]
+torch.__version__ = version
+torch.version.cuda = build or None
+torch.cuda.is_available = lambda: gpu == "GPU"
+import metalops
+print(metalops._problem)
+"""
+
+
+def import_with(*arguments):
+    return subprocess.run(
+        [sys.executable, "-c", WITH_ANOTHER_TORCH, *arguments],
+        env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("build", ["", "13.0"])
+def test_a_build_for_one_torch_is_not_imported_with_another(build):
+    other = _another(_build_info.TORCH_VERSION)
+    result = import_with(other, build, "no GPU")
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] == f"ImportError: {_compiled.problem(other)}"
+
+
+@pytest.mark.full
+def test_with_a_gpu_of_nvidia_the_parts_that_are_not_compiled_are_imported():
+    other = _another(_build_info.TORCH_VERSION)
+    result = import_with(other, "13.0", "GPU")
+    assert result.stdout == f"{_compiled.problem(other)}\n", result.stderr
 
 
 def test_another_platform_is_refused():

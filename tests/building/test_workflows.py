@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from metalops._torch import versions
 
 from tests.machines.__main__ import MACHINES
 
@@ -14,7 +15,7 @@ yaml = pytest.importorskip("yaml", reason="transformers, of the extra test, brin
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-SCRIPTS = [ROOT / ".ci" / name for name in ("run", "style", "package")]
+SCRIPTS = [ROOT / ".ci" / name for name in ("run", "style", "package", "versions")]
 
 
 def jobs():
@@ -31,8 +32,8 @@ def test_every_step_is_an_action_of_github_or_a_script_of_this_tree():
             if "uses" in step:
                 assert re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"])
             else:
-                scripts.add(step["run"])
-    assert scripts == {".ci/run", ".ci/package"}
+                scripts.add(step["run"].split()[0])
+    assert scripts == {".ci/run", ".ci/package", ".ci/versions"}
     assert all(os.access(ROOT / script, os.X_OK) for script in scripts)
 
 
@@ -45,6 +46,11 @@ def test_every_kind_of_machine_is_there_for_the_tests_and_for_the_package():
     assert set(about["package"]["strategy"]["matrix"]["os"]) == {os for os, _ in tested}
 
 
+@pytest.mark.parametrize("job", ["versions", "package"])
+def test_every_supported_torch_is_there(job):
+    assert dict(jobs())[job]["strategy"]["matrix"]["torch"] == list(versions.SUPPORTED)
+
+
 def test_every_night_tests_run_as_on_all_machines_that_are_not_those_of_the_other_jobs():
     nightly = set(dict(jobs())["machines"]["strategy"]["matrix"]["machine"])
     assert nightly | {"g++", "clang", "user"} == set(MACHINES)
@@ -54,7 +60,7 @@ def test_what_a_matrix_gives_is_what_a_job_takes():
     for name, job in jobs():
         matrix = job["strategy"]["matrix"]
         given = set(matrix.get("include", [matrix])[0])
-        taken = set(re.findall(r"matrix\.(\w+)", str({k: v for k, v in job.items()})))
+        taken = set(re.findall(r"matrix\.(\w+)", str(job)))
         assert taken == given, name
 
 
@@ -76,3 +82,55 @@ def test_shellcheck_finds_nothing_in_scripts(script):
         ["shellcheck", "--exclude=SC1091", script], capture_output=True, text=True, check=False
     )
     assert result.stdout == ""
+
+
+# An interpreter whose environments install anything but torch 2.14, and where tests fail with 2.15.
+INTERPRETER = """\
+#!/usr/bin/env bash
+if [[ $1 != -m ]]; then exec python3 "$@"; fi
+mkdir -p "$3/bin"
+echo "PATH=$3/bin:\\$PATH" >"$3/bin/activate"
+cat >"$3/bin/pip" <<'END'
+#!/usr/bin/env bash
+echo "$METALOPS_TORCH" >"${0%pip}torch"
+[[ $METALOPS_TORCH != 2.14 ]]
+END
+cat >"$3/bin/python" <<'END'
+#!/usr/bin/env bash
+torch=$(cat "${0%python}torch")
+case "$*" in
+  *torch.__version__*) echo "$torch.3+cpu" ;;
+  *coverage*) printf 'aten::one\\naten::two\\n' ;;
+  *'tests -m quick') echo "== 30 passed, 4 skipped in 2.0s ==" ;;
+  *pytest*) echo "1 failed, 5 passed, 2 errors in 1.0s"; [[ $torch != 2.15 ]] ;;
+esac
+END
+chmod +x "$3/bin/pip" "$3/bin/python"
+"""
+
+
+def test_a_torch_that_fails_does_not_keep_others_from_being_tried(tmp_path):
+    script, interpreter = tmp_path / ".ci" / "versions", tmp_path / "interpreter"
+    script.parent.mkdir()
+    shutil.copy(ROOT / ".ci" / "versions", script)
+    interpreter.write_text(INTERPRETER)
+    interpreter.chmod(0o755)
+    result = subprocess.run(
+        [script, "2.13", "2.14", "2.15", "--", "tests/ops"],
+        env={**os.environ, "PYTHON": str(interpreter)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 1
+    _, *rows = (line.split() for line in result.stdout.splitlines())
+    assert [row[:2] + row[3:] for row in rows] == [
+        ["2.13", "2.13.3+cpu", "ok", "30/0/4", "5/3/0", "2"],
+        ["2.14", "-", "-", "-", "-", "-"],
+        ["2.15", "2.15.3+cpu", "ok", "30/0/4", "5/3/0", "2"],
+    ]
+    logs = tmp_path / "build" / "versions"
+    assert result.stderr.splitlines() == [
+        f"torch 2.14: build failed: {logs}/2.14/build.txt",
+        f"torch 2.15: python -m pytest tests/ops failed: {logs}/2.15/tests.txt",
+    ]

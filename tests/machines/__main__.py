@@ -143,7 +143,8 @@ def _with_spaces(run: Run, folder: Path) -> Run:
         folder / n for n in ("the user's tree", "the packages", "a folder")
     )
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so", "_C.kernels")
-    for name in (".ci", ".github", "benchmarks", "csrc", "docs", "kernels", "python", "tests"):
+    hidden = (".build", ".ci", ".github")
+    for name in (*hidden, "benchmarks", "csrc", "docs", "kernels", "python", "tests"):
         shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=ignored)
     for path in ROOT.iterdir():
         if path.is_file():

@@ -1,8 +1,8 @@
 """Checks from Linux what a Mac would build: python tests/macos/crosscheck.py --torch-wheel WHEEL [--sdk SDK]
 
-WHEEL is torch's macOS wheel, for instance from
+WHEEL is torch's macOS wheel of a supported version, for instance the newest from
 
-    pip download torch==2.13.0 --no-deps --only-binary=:all: --platform macosx_14_0_arm64
+    pip download "torch==VERSION.*" --no-deps --only-binary=:all: --platform macosx_14_0_arm64
 
 and SDK a folder MacOSX*.sdk. With both, every .mm and .cpp file of a macOS build is compiled for arm64 macOS 14 as
 Objective-C++ or C++, without warnings, and linked by ld64.lld against the wheel's libraries: an undefined symbol, an
@@ -21,6 +21,7 @@ import argparse
 import importlib.util
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -155,10 +156,22 @@ def unpack(wheel: str, folder: str) -> str:
         names = [
             x
             for x in archive.namelist()
-            if x.startswith("torch/include/") or re.fullmatch(r"torch/lib/\w+\.dylib", x)
+            if x.startswith("torch/include/")
+            or re.fullmatch(r"torch/lib/\w+\.dylib|torch/version\.py", x)
         ]
         archive.extractall(folder, names)
     return os.path.join(folder, "torch")
+
+
+def check_version(torch_folder: str) -> None:
+    """Exits if the wheel is not of a torch that metalops supports."""
+    from metalops._torch import versions
+
+    version = runpy.run_path(os.path.join(torch_folder, "version.py"))["__version__"]
+    if not versions.is_supported(version):
+        sys.exit(
+            f"crosscheck: the wheel is of torch {version}, but metalops supports {versions.listed()}."
+        )
 
 
 def main() -> int:
@@ -180,6 +193,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)  # where the names in an embedded text's line markers name no file
         torch_folder = unpack(wheel, folder)
+        check_version(torch_folder)
         include = os.path.join(torch_folder, "include")
         metal_includes = [ROOT, headers, include]
         faults += check_kernels(metal_includes)

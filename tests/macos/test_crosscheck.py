@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "crosscheck.py")
 
@@ -53,6 +54,15 @@ def test_it_says_what_is_missing(tmp_path):
         result.stderr
         == f"crosscheck: {tmp_path} is not a macOS SDK (it has no System/Library/Frameworks).\n"
     )
+
+
+def test_a_wheel_of_another_torch_is_refused(crosscheck, tmp_path):
+    version = tmp_path / "version.py"
+    version.write_text(f"__version__ = {torch.__version__!r}\n")
+    crosscheck.check_version(tmp_path)
+    version.write_text("__version__ = '2.99.0'\n")
+    with pytest.raises(SystemExit, match=r"the wheel is of torch 2\.99\.0, but metalops supports"):
+        crosscheck.check_version(tmp_path)
 
 
 STUB = """--- !tapi-tbd

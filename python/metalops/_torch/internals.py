@@ -1,8 +1,8 @@
 """The private interfaces of torch that metalops uses, each once and under a plain name.
 
 Other modules of the package import them from here, so this is the list to go through for another version of torch. All
-of it holds for the versions in VERSIONS. A name that the installed torch lacks is an ImportError that says so: at the
-import of this module, or on request for modules that take long to import. The list for csrc is in
+of it holds for the versions that versions.py names. A name that the installed torch lacks is an ImportError that says so:
+at the import of this module, or on request for modules that take long to import. The list for csrc is in
 csrc/host/torch_internals.h and <metalops/torch_internals.h>.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd import forward_ad
 
-VERSIONS = ("2.13",)
+from . import versions
 
 _missing: list[str] = []
 
@@ -27,7 +27,7 @@ def _raise_if_missing() -> None:
         _missing.clear()
         raise ImportError(
             f"torch {torch.__version__} lacks what metalops uses of its internals: {names}; this metalops knows torch "
-            f"{', '.join(VERSIONS)}, so install torch=={VERSIONS[-1]}.* or a metalops for your torch."
+            f"{versions.listed()}, so install one of these versions or a metalops for your torch."
         )
 
 
