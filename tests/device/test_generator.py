@@ -109,7 +109,7 @@ def ones(*shape):
 
 
 aten = torch.ops.aten
-# Every random operator of stock MPS, by its overload.
+# Every random operator of stock MPS, in any version of torch, by its overload.
 RANDOM = {
     "_sample_dirichlet": lambda: aten._sample_dirichlet(ones(9, 3)),
     "_scaled_dot_product_attention_math_for_mps": lambda: (
@@ -121,6 +121,7 @@ RANDOM = {
     "bernoulli.out": lambda: aten.bernoulli.out(ones(99) / 2, out=ones(99)),
     "bernoulli_.Tensor": lambda: aten.bernoulli_.Tensor(ones(99), ones(99) / 2),
     "bernoulli_.float": lambda: aten.bernoulli_.float(ones(99), 0.5),
+    "binomial": lambda: aten.binomial(ones(99) * 50, ones(99) / 2),
     "cauchy_": lambda: aten.cauchy_(ones(20)),
     "exponential_": lambda: aten.exponential_(ones(20)),
     "geometric_": lambda: aten.geometric_(ones(99), 0.1),
@@ -137,6 +138,7 @@ RANDOM = {
     "normal.float_Tensor": lambda: aten.normal.float_Tensor(1.0, ones(20)),
     "normal.float_Tensor_out": lambda: aten.normal.float_Tensor_out(1.0, ones(20), out=ones(20)),
     "normal_": lambda: aten.normal_(ones(20)),
+    "poisson": lambda: aten.poisson(ones(99) * 50),
     "random_": lambda: aten.random_(ones(20)),
     "random_.from": lambda: getattr(aten.random_, "from")(ones(20), 5, 5000),
     "random_.to": lambda: aten.random_.to(ones(20), 5000),
