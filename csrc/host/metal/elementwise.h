@@ -85,7 +85,7 @@ void dispatch_ilp(Encoder& encoder, const exec::Kernel& kernel, uint64_t length)
 void dispatch_strided_2d(Encoder& encoder, const exec::Kernel& kernel,
                          const at::TensorIteratorBase& iter);
 
-// The same, with ILP_PER_THREAD elements of the innermost dimension per thread.
+// Launches such a grid with ILP_PER_THREAD elements of the innermost dimension per thread.
 void dispatch_inner_contiguous(Encoder& encoder, const exec::Kernel& kernel,
                                const at::TensorIteratorBase& iter);
 

@@ -106,6 +106,18 @@ REGISTER_TERNARY_OP(select_sum, uchar, uchar);
 REGISTER_OPMATH_TERNARY_OP(select_sum, half, half);
 REGISTER_OPMATH_TERNARY_OP(select_sum, bfloat, bfloat);
 
+#ifdef REGISTER_TERNARY_ALPHA_OP  // torch 2.15
+struct scaled_sum_functor {
+  template <typename T, typename A>
+  inline T operator()(const T a, const T b, const T c, const A alpha) {
+    return static_cast<T>(a + alpha * b + 10 * c);
+  }
+};
+
+REGISTER_TERNARY_ALPHA_OP(scaled_sum, float, float, float);
+REGISTER_OPMATH_TERNARY_ALPHA_OP(scaled_sum, half, float, half);
+#endif
+
 // Kernels with a structure of parameters, named as exec_*_kernel_with_params names them.
 template <typename T>
 kernel void affine_dense(device T* output [[buffer(0)]], constant T* input [[buffer(1)]],

@@ -57,16 +57,27 @@ void binary(const Tensor& out, const Tensor& a, const Tensor& b, std::string lib
 }
 
 void ternary(const Tensor& out, const Tensor& a, const Tensor& b, const Tensor& c,
-             std::string library, std::string name) {
+             std::string library, std::string name, const std::optional<Scalar>& alpha) {
   auto iter = iterate(out, {a, b, c});
-  metalops::library(library).exec_ternary_kernel(iter, name);
+  metalops::library(library).exec_ternary_kernel(iter, name, alpha);
 }
 
-void unary_affine(const Tensor& out, const Tensor& input, double scale, double shift) {
+// ilp: torch 2.14 and later take one more argument.
+void unary_affine(const Tensor& out, const Tensor& input, double scale, double shift,
+                  std::optional<int64_t> ilp) {
   auto iter = iterate(out, {input});
   const AffineParams params{static_cast<float>(scale), static_cast<float>(shift)};
-  metalops::library("metal_tests")
-      .exec_unary_kernel_with_params(iter, "affine", params, "AffineParams");
+  const auto call = [&](auto& library) {
+    if constexpr (requires {
+                    library.exec_unary_kernel_with_params(iter, "affine", params, "AffineParams",
+                                                          threshold(ilp));
+                  }) {
+      library.exec_unary_kernel_with_params(iter, "affine", params, "AffineParams", threshold(ilp));
+    } else {
+      library.exec_unary_kernel_with_params(iter, "affine", params, "AffineParams");
+    }
+  };
+  call(metalops::library("metal_tests"));
 }
 
 void binary_affine(const Tensor& out, const Tensor& a, const Tensor& b, double scale,
@@ -211,9 +222,11 @@ TORCH_LIBRARY(metal_tests, m) {
   m.def("binary(Tensor(a!) out, Tensor a, Tensor b, str library, str name, Scalar? alpha=None, "
         "ScalarType? alpha_type=None, ScalarType? natural=None, int? ilp_threshold=None) -> ()",
         binary);
-  m.def("ternary(Tensor(a!) out, Tensor a, Tensor b, Tensor c, str library, str name) -> ()",
+  m.def("ternary(Tensor(a!) out, Tensor a, Tensor b, Tensor c, str library, str name, "
+        "Scalar? alpha=None) -> ()",
         ternary);
-  m.def("unary_affine(Tensor(a!) out, Tensor input, float scale, float shift) -> ()", unary_affine);
+  m.def("unary_affine(Tensor(a!) out, Tensor input, float scale, float shift, int? ilp=None) -> ()",
+        unary_affine);
   m.def("binary_affine(Tensor(a!) out, Tensor a, Tensor b, float scale, float shift) -> ()",
         binary_affine);
   m.def("unary_raw(Tensor(a!) out, Tensor input, str name, int? ilp_threshold=None) -> ()",

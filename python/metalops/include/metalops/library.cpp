@@ -7,6 +7,7 @@
 #include <metalops/kernel_source.h>
 #include <metalops/library.h>
 #include <metalops/tiles_launch.h>
+#include <metalops/torch_internals.h>
 #include <sys/stat.h>
 
 #include <array>
@@ -174,10 +175,13 @@ void Library::exec_binary_kernel(at::TensorIteratorBase& iter, const std::string
   });
 }
 
-void Library::exec_ternary_kernel(at::TensorIteratorBase& iter, const std::string& name) {
+void Library::exec_ternary_kernel(at::TensorIteratorBase& iter, const std::string& name,
+                                  const std::optional<c10::Scalar>& alpha,
+                                  std::optional<c10::ScalarType> scalar_arg_type) {
   for_parts(iter, [&](at::TensorIteratorBase& part) {
-    if (!launch_tiles(*this, part, name)) {
-      MetalShaderLibrary::exec_ternary_kernel(part, name);
+    if (!launch_tiles(*this, part, name, alpha, scalar_arg_type)) {
+      internals::exec_ternary_kernel(static_cast<MetalShaderLibrary&>(*this), part, name, alpha,
+                                     scalar_arg_type);
     }
   });
 }

@@ -33,7 +33,10 @@ class METALOPS_HIDDEN Library final : public at::native::mps::MetalShaderLibrary
                           std::optional<c10::ScalarType> scalar_arg_type = std::nullopt,
                           std::optional<c10::ScalarType> natural_output_dtype = std::nullopt,
                           std::optional<uint32_t> ilp_threshold = std::nullopt);
-  void exec_ternary_kernel(at::TensorIteratorBase& iter, const std::string& name);
+  // alpha: for kernels of REGISTER_TERNARY_ALPHA_OP, which torch has from 2.15 on.
+  void exec_ternary_kernel(at::TensorIteratorBase& iter, const std::string& name,
+                           const std::optional<c10::Scalar>& alpha = std::nullopt,
+                           std::optional<c10::ScalarType> scalar_arg_type = std::nullopt);
 };
 
 // Returns the library of the kernel file `<family>.metal`, which is opened at its first use: the

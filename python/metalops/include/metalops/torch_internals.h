@@ -56,6 +56,19 @@ template <class Op, size_t index>
 using Argument = c10::guts::typelist::element_t<
     index, typename c10::guts::function_traits<typename Op::schema>::parameter_types>;
 
+// Calls exec_ternary_kernel of torch's class; alpha needs torch 2.15.
+template <class MetalLibrary>
+void exec_ternary_kernel(MetalLibrary& library, at::TensorIteratorBase& iter,
+                         const std::string& name, const std::optional<c10::Scalar>& alpha,
+                         std::optional<c10::ScalarType> scalar_arg_type) {
+  if constexpr (requires { library.exec_ternary_kernel(iter, name, alpha, scalar_arg_type); }) {
+    library.exec_ternary_kernel(iter, name, alpha, scalar_arg_type);
+  } else {
+    TORCH_CHECK_NOT_IMPLEMENTED(!alpha, "exec_ternary_kernel: alpha needs torch 2.15 or later");
+    library.exec_ternary_kernel(iter, name);
+  }
+}
+
 // ---- functionalization --------------------------------------------------------------------------
 
 using at::functionalization::impl::commit_update;
