@@ -119,27 +119,12 @@ REGISTER_OPMATH_TERNARY_ALPHA_OP(scaled_sum, half, float, half);
 #endif
 
 // Kernels with a structure of parameters, named as exec_*_kernel_with_params names them.
-template <typename T>
-kernel void affine_dense(device T* output [[buffer(0)]], constant T* input [[buffer(1)]],
-                         constant AffineParams& params [[buffer(2)]],
-                         uint index [[thread_position_in_grid]]) {
-  output[index] = static_cast<T>(input[index] * params.scale + params.shift);
-}
-
-template <typename T>
-kernel void affine_strided(device void* output [[buffer(0)]], constant void* input [[buffer(1)]],
-                           constant long* sizes [[buffer(2)]],
-                           constant long* input_strides [[buffer(3)]],
-                           constant long* output_strides [[buffer(4)]],
-                           constant uint& ndim [[buffer(5)]],
-                           constant AffineParams& params [[buffer(6)]],
-                           uint2 thread_pos [[thread_position_in_grid]]) {
-  int pos[max_ndim];
-  pos_from_thread_index(thread_pos, pos, sizes, ndim);
-  const auto x = val_at_offs<T>(input, offset_from_coord(pos, input_strides, ndim));
-  ref_at_offs<T>(output, offset_from_coord(pos, output_strides, ndim)) =
-      static_cast<T>(x * params.scale + params.shift);
-}
+struct affine_functor {
+  template <typename T>
+  inline T operator()(const T x, const AffineParams params) {
+    return static_cast<T>(x * params.scale + params.shift);
+  }
+};
 
 template <typename T>
 kernel void affine_sum_dense(device T* output [[buffer(0)]], constant T* input [[buffer(1)]],
@@ -196,11 +181,7 @@ kernel void affine_sum_strided_cast(
 }
 
 #define INSTANTIATE_AFFINE(T)                                                                      \
-  template [[host_name("affine_dense_" #T "_" #T "_AffineParams")]] kernel void affine_dense<T>(   \
-      device T*, constant T*, constant AffineParams&, uint);                                       \
-  template [[host_name("affine_strided_" #T "_" #T "_AffineParams")]] kernel void                  \
-  affine_strided<T>(device void*, constant void*, constant long*, constant long*, constant long*,  \
-                    constant uint&, constant AffineParams&, uint2);                                \
+  REGISTER_UNARY_ALPHA_OP(affine, T, AffineParams, T);                                             \
   template [[host_name("affine_sum_dense_" #T "_" #T "_AffineParams")]] kernel void                \
   affine_sum_dense<T>(device T*, constant T*, constant T*, constant AffineParams&, uint);          \
   template [[host_name("affine_sum_dense_cast_" #T "_AffineParams")]] kernel void                  \
