@@ -108,12 +108,13 @@ ELEMENTWISE = elementwise()
 def call_both(op, out, kinds, dtype):
     """The result of the CPU's kernel with CPU tensors, and with mps tensors; or nothing if it refuses the former."""
     operands = [numbers(dtype, i) if kind == "Tensor" else 2 for i, kind in enumerate(kinds)]
+    refusals = (RuntimeError, IndexError, NotImplementedError, TypeError)
     try:
         expected = op(*operands, **{out: torch.empty(0, dtype=dtype)})
-    except (RuntimeError, IndexError, NotImplementedError):
+    except refusals:
         try:  # its results may be of other dtypes
             expected = op(*operands, **{out: torch.empty(0, dtype=torch.bool)})
-        except (RuntimeError, IndexError, NotImplementedError):
+        except refusals:
             return None
     on_mps = [x.to("mps") if isinstance(x, torch.Tensor) else x for x in operands]
     actual = torch.empty_like(expected, device="mps")

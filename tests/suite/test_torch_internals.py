@@ -13,6 +13,8 @@ from metalops._torch import internals, versions
 
 PACKAGE = Path(metalops.__file__).parent
 INTERNALS = "_torch/internals.py"
+ROOT = Path(__file__).parents[2]
+INCLUDE = "python/metalops/include"
 
 # Names with an underscore that are not torch's, and those of torch that have to stand elsewhere: why.
 EXCEPTIONS = {
@@ -86,6 +88,23 @@ def test_python_takes_torchs_internals_from_one_module():
     }
     assert not [f"{file}:{found[file, name]}: {name}" for file, name in found.keys() - EXCEPTIONS]
     assert not EXCEPTIONS.keys() - found.keys(), "exceptions that nothing needs"
+
+
+def test_cpp_tells_versions_of_torch_apart_in_named_places():
+    """software_device/ holds replacements of torch's own headers, with the declarations of each version."""
+    places = (
+        "csrc/host/torch_internals",
+        f"{INCLUDE}/metalops/torch_internals.h",
+        f"{INCLUDE}/software_device/",
+    )
+    found = {
+        path
+        for folder in ("csrc", "kernels", INCLUDE)
+        for file in (ROOT / folder).rglob("*.*")
+        if "TORCH_VERSION_" in file.read_text(encoding="utf-8")
+        and not (path := file.relative_to(ROOT).as_posix()).startswith(places)
+    }
+    assert not found
 
 
 @pytest.mark.parametrize(
