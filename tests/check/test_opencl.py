@@ -66,6 +66,18 @@ RIGHT = {
           out[1] = select(out[0], out[1], out[0] == out[1]);
           if (any(less) || all(isnan(out[0]))) out[2] = half2(0);
         }""",
+    "copies of structures by templates, more than once": """
+    struct tiny {
+      uchar bits;
+      tiny() = default;
+      template <typename T> tiny(T x) : bits(uchar(x)) {}
+    };
+    template <typename T> T load(constant void* p, long i) { return static_cast<constant T*>(p)[i]; }
+    template <typename T, typename P> T any(P p, long i) { return T(load<tiny>(p, i).bits); }
+    kernel void f(constant void* a, device float* b, device int* c) {
+      b[0] = any<float>(a, 0);
+      c[0] = any<int>(a, 0);
+    }""",
     "copies of structures": """
         struct Place { float x; int i; };
         kernel void k(device Place* out, constant Place* in) {
