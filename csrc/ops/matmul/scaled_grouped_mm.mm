@@ -3,7 +3,7 @@
 // operators, except that all layouts are accepted, as are sizes that its tensor cores do not
 // support.
 #include <ATen/BlasBackend.h>
-#include <ATen/ops/_scaled_grouped_mm_v2_ops.h>
+#include <ATen/ops/_scaled_grouped_mm_v2.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <csrc/ops/common/maybe_tensor.h>

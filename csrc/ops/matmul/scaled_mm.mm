@@ -2,7 +2,7 @@
 #include <ATen/BlasBackend.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
-#include <ATen/ops/_scaled_mm_v2_ops.h>
+#include <ATen/ops/_scaled_mm_v2.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <csrc/ops/common/maybe_tensor.h>
