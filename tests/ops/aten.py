@@ -45,6 +45,12 @@ def our_overloads() -> frozenset[str]:
     return frozenset(entry.name for entry in metalops.coverage() if entry.status == "ours")
 
 
+def skip_unless_ours(overload: str) -> None:
+    """Skips a test of an operator that the installed torch has its own kernel for, which it is left to."""
+    if overload not in our_overloads():
+        pytest.skip(f"torch {torch.__version__} has a kernel for {overload} itself")
+
+
 def reference(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """``function`` with half and bfloat16 tensors computed in float32, the result rounded.
 

@@ -290,7 +290,9 @@ def test_arguments_with_which_the_cpu_reads_or_writes_what_it_should_not(dimensi
     pool, backward = _operator(dimensions), _backward(dimensions)
     y, where = pool(x, window, size, samples)
     for wrong in (0, -1):
-        with pytest.raises(RuntimeError, match="expected a kernel_size of at least 1"):
+        # torch 2.15 checks it itself.
+        texts = "expected a kernel_size of at least 1|kernel size should be greater than zero"
+        with pytest.raises(RuntimeError, match=texts):
             pool(x, (wrong, *window[1:]), size, samples)
     with pytest.raises(RuntimeError, match="kernel_size must have"):
         backward(y, x, window[:1], size, where)
