@@ -180,6 +180,22 @@ def mps_function(name: str) -> Callable:
     return getattr(torch._C, f"_mps_{name}")
 
 
+def choose_conv_backend_of_mps() -> None:
+    """Gives fake results of convolutions on mps the memory format of real ones. torch derives it from the backend of the
+    convolution, and its build for Linux does not choose the one for mps."""
+    backends = _find("torch._C", "_ConvBackend")
+    memory_format = _find("torch._C", "_conv_determine_backend_memory_format")
+    _raise_if_missing()
+
+    @functools.wraps(memory_format)
+    def of_mps(input: torch.Tensor, weight: torch.Tensor, backend) -> torch.memory_format:
+        if input.is_mps and backend == backends.Overrideable:
+            backend = backends.Mps
+        return memory_format(input, weight, backend)
+
+    torch._C._conv_determine_backend_memory_format = of_mps
+
+
 # Functions of torch.backends.mps that ask torch._C once and cache the answer.
 remembered_mps_answers = [
     _find("torch.backends.mps", name)
