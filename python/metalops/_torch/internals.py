@@ -9,6 +9,7 @@ csrc/host/torch_internals.h and <metalops/torch_internals.h>.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -340,3 +341,23 @@ def wrapped_compiler(command: list[str]) -> list[str]:
 
 
 _raise_if_missing()
+
+
+INDUCTOR_LINKER = "torch._inductor.cpp_builder"
+
+
+def add_inductor_library(device: str, path: str) -> None:
+    """Links the C++ code that Inductor compiles for a device with a shared library."""
+    options = _find(INDUCTOR_LINKER, "get_cpp_torch_device_options")
+    _raise_if_missing()
+    folder, name = os.path.split(path)
+
+    @functools.wraps(options)
+    def with_library(device_type: str, aot_mode: bool = False, compile_only: bool = False) -> tuple:
+        *others, folders, names, passed_through = options(device_type, aot_mode, compile_only)
+        if device_type == device:
+            # Not by its path: the options serve to precompile headers, too, and the compiler would read the library.
+            folders, names = [*folders, folder], [*names, f":{name}"]
+        return (*others, folders, names, passed_through)
+
+    import_module(INDUCTOR_LINKER).get_cpp_torch_device_options = with_library
