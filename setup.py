@@ -11,6 +11,8 @@ from setuptools.command.sdist import sdist
 
 ROOT = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.join(ROOT, "python", "metalops")
+# The functions that torch's library for Linux declares for mps and does not define; generated.
+C_SHIM = os.path.join("build", "c_shim_mps.cpp")
 
 
 def import_from_source_tree() -> None:
@@ -38,16 +40,16 @@ def units(sources: list[str], count: int = 6) -> list[list[str]]:
 
 def extensions() -> list:
     from metalops.build import MetalExtension
-    from metalops.build.paths import software_device
     from torch.utils.cpp_extension import CppExtension
 
     # pybind11 hides its own names, and torch's classes that have a binding are exported all the same.
     flags = ["-O2", "-g0", "-Wno-attributes"]
     result = []
     if software_device():
+        write_if_changed(C_SHIM, c_shim.source(torch_include()))
         host = CppExtension(
             "metalops._host",
-            find("csrc/host/**/*.cpp", "csrc/host/**/*.S"),
+            [*find("csrc/host/**/*.cpp", "csrc/host/**/*.S"), C_SHIM],
             include_dirs=[
                 os.path.join(ROOT, folder)
                 for folder in (
@@ -78,7 +80,7 @@ def extensions() -> list:
         )
         folders = [
             find(f"csrc/host/{folder}")
-            for folder in ("device/*.cpp", "exec/**/*.cpp", "metal/*.cpp", "*.cpp")
+            for folder in ("aoti/*.cpp", "device/*.cpp", "exec/**/*.cpp", "metal/*.cpp", "*.cpp")
         ]
         host.units = [
             bindings,
@@ -128,10 +130,10 @@ except ModuleNotFoundError as error:
 except (ValueError, versions.Unsupported) as error:
     sys.exit(str(error))
 
-from metalops._torch import stock
+from metalops._torch import c_shim, stock
 from metalops.build import BuildExtension, compilers, plans
 from metalops.build.ninja import write_if_changed
-from metalops.build.paths import software_device
+from metalops.build.paths import software_device, torch_include
 
 
 class BuildMetalops(BuildExtension):

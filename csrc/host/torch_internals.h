@@ -6,6 +6,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/Utils.h>
+#include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/detail/MPSHooksInterface.h>
 #include <ATen/mps/MPSGeneratorImpl.h>
@@ -144,6 +145,9 @@ class OutsideOfOperators {
 
   c10::impl::ForceDispatchKeyGuard keys_;
 };
+
+// A list of values of one type that is known at run time only.
+using c10::impl::GenericList;
 
 // The text before the quoted dtype in the error of a CPU kernel that has no code for it.
 inline constexpr const char* kNotImplementedFor = "not implemented for '";

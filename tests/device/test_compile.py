@@ -4,6 +4,7 @@ Inductor's Metal code is tested with the Metal runtime.
 """
 
 import io
+import itertools
 
 import pytest
 import torch
@@ -100,3 +101,27 @@ def test_compiled_attention_in_inference_mode():
     )
     with torch.inference_mode():
         torch.testing.assert_close(attention(q), F.scaled_dot_product_attention(q, q, q))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+def test_fake_convolutions_have_the_strides_of_real_ones(dimensions, dtype):
+    last = (None, torch.channels_last, torch.channels_last_3d)[dimensions - 1]
+    formats = [torch.contiguous_format, *([last] if last else [])]
+    geometry = ([1] * dimensions,) * 3
+    for of_input, of_weight in itertools.product(formats, formats):
+        x = torch.randn(2, 4, *[5] * dimensions, device="mps", dtype=dtype)
+        weight = torch.randn(6, 4, *[3] * dimensions, device="mps", dtype=dtype)
+        x, weight = x.contiguous(memory_format=of_input), weight.contiguous(memory_format=of_weight)
+
+        def results(x, weight):
+            options = (*geometry, False, [0] * dimensions, 1)
+            y = torch.ops.aten.convolution(x, weight, None, *options)
+            grads = torch.ops.aten.convolution_backward(
+                y, x, weight, None, *options, [True, True, False]
+            )
+            return [y, *grads[:2]]
+
+        with FakeTensorMode() as mode:
+            fake = results(mode.from_tensor(x), mode.from_tensor(weight))
+        assert [t.stride() for t in results(x, weight)] == [t.stride() for t in fake]

@@ -115,7 +115,8 @@ def host_sources(folder: str, include_dirs: list[str]) -> list[str]:
     generated = metal_sources.write_registrations(
         kernel_files(), include_dirs, "_C.kernels", folder
     )
-    return [*sorted(listed), *generated, runtime.write_runtime(listed, include_dirs[:-1], folder)]
+    own = runtime.write_runtime(listed, True, include_dirs[:-1], folder)
+    return [*sorted(listed), *generated, *own]
 
 
 def check_kernels(include_dirs: list[str]) -> int:

@@ -3,6 +3,7 @@
 // and native_dropout, whose CPU kernel draws from torch's default CPU generator.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/native/ConvUtils.h>
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
@@ -34,6 +35,13 @@ void check_same_type(const Tensor& input, const Tensor& parameter, const char* n
               ") and ", name, " type (", parameter.toString(), ") should be the same");
 }
 
+// Returns the memory format of the results of a convolution: that of a Mac, which for some dtypes
+// differs from that of the CPU's kernels.
+c10::MemoryFormat format_of_convolution(const Tensor& input, const Tensor& weight) {
+  if (!at::native::mps_conv_use_channels_last(input, weight)) return c10::MemoryFormat::Contiguous;
+  return input.dim() == 5 ? c10::MemoryFormat::ChannelsLast3d : c10::MemoryFormat::ChannelsLast;
+}
+
 Tensor convolution(const Tensor& input, const Tensor& weight, const optional<Tensor>& bias,
                    IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
                    IntArrayRef output_padding, int64_t groups) {
@@ -46,9 +54,10 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const optional<Ten
   record_stand_in("aten::convolution_overrideable");
   Aliases aliases;
   at::AutoDispatchBelowADInplaceOrView guard;
-  return aliases.to_mps(at::convolution(aliases.to_cpu(input), aliases.to_cpu(weight),
-                                        aliases.to_cpu(bias), stride, padding, dilation, transposed,
-                                        output_padding, groups));
+  const Tensor output =
+      at::convolution(aliases.to_cpu(input), aliases.to_cpu(weight), aliases.to_cpu(bias), stride,
+                      padding, dilation, transposed, output_padding, groups);
+  return aliases.to_mps(output.contiguous(format_of_convolution(input, weight)));
 }
 
 std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, const Tensor& input,
@@ -65,6 +74,9 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, cons
       at::convolution_backward(aliases.to_cpu(grad), aliases.to_cpu(input), aliases.to_cpu(weight),
                                at::OptionalIntArrayRef(bias_sizes), stride, padding, dilation,
                                transposed, output_padding, groups, output_mask);
+  const c10::MemoryFormat format = format_of_convolution(input, weight);
+  if (grad_input.defined()) grad_input = grad_input.contiguous(format);
+  if (grad_weight.defined()) grad_weight = grad_weight.contiguous(format);
   return {aliases.to_mps(grad_input), aliases.to_mps(grad_weight), aliases.to_mps(grad_bias)};
 }
 

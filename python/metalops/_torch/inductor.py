@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import sys
 from pathlib import Path
 
 import torch
 
 from .internals import (
+    INDUCTOR_LINKER,
     INDUCTOR_LOWERING,
     INDUCTOR_METAL,
     InductorLowering,
+    add_inductor_library,
     inductor_lowering,
     register_inductor_backend,
 )
@@ -37,6 +40,16 @@ _OPERATORS = (
 def install() -> None:
     when_loaded(INDUCTOR_LOWERING, _replace_lowerings)
     when_loaded(INDUCTOR_METAL, _replace_code_generation)
+    if sys.platform != "darwin":
+        when_loaded(INDUCTOR_LINKER, _link_with_device)
+
+
+def _link_with_device() -> None:
+    """Links models of AOTInductor with the software device, which has the functions they call; a Mac's torch has them
+    itself."""
+    from metalops.build.paths import host_library
+
+    add_inductor_library("mps", host_library())
 
 
 def _replace_code_generation() -> None:

@@ -9,6 +9,7 @@ csrc/host/torch_internals.h and <metalops/torch_internals.h>.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -180,6 +181,22 @@ def mps_function(name: str) -> Callable:
     return getattr(torch._C, f"_mps_{name}")
 
 
+def choose_conv_backend_of_mps() -> None:
+    """Gives fake results of convolutions on mps the memory format of real ones. torch derives it from the backend of the
+    convolution, and its build for Linux does not choose the one for mps."""
+    backends = _find("torch._C", "_ConvBackend")
+    memory_format = _find("torch._C", "_conv_determine_backend_memory_format")
+    _raise_if_missing()
+
+    @functools.wraps(memory_format)
+    def of_mps(input: torch.Tensor, weight: torch.Tensor, backend) -> torch.memory_format:
+        if input.is_mps and backend == backends.Overrideable:
+            backend = backends.Mps
+        return memory_format(input, weight, backend)
+
+    torch._C._conv_determine_backend_memory_format = of_mps
+
+
 # Functions of torch.backends.mps that ask torch._C once and cache the answer.
 remembered_mps_answers = [
     _find("torch.backends.mps", name)
@@ -324,3 +341,23 @@ def wrapped_compiler(command: list[str]) -> list[str]:
 
 
 _raise_if_missing()
+
+
+INDUCTOR_LINKER = "torch._inductor.cpp_builder"
+
+
+def add_inductor_library(device: str, path: str) -> None:
+    """Links the C++ code that Inductor compiles for a device with a shared library."""
+    options = _find(INDUCTOR_LINKER, "get_cpp_torch_device_options")
+    _raise_if_missing()
+    folder, name = os.path.split(path)
+
+    @functools.wraps(options)
+    def with_library(device_type: str, aot_mode: bool = False, compile_only: bool = False) -> tuple:
+        *others, folders, names, passed_through = options(device_type, aot_mode, compile_only)
+        if device_type == device:
+            # Not by its path: the options serve to precompile headers, too, and the compiler would read the library.
+            folders, names = [*folders, folder], [*names, f":{name}"]
+        return (*others, folders, names, passed_through)
+
+    import_module(INDUCTOR_LINKER).get_cpp_torch_device_options = with_library

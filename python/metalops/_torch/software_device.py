@@ -16,7 +16,7 @@ import torch
 
 from .. import _host
 from . import stock
-from .internals import add_mps, mps_function, remembered_mps_answers
+from .internals import add_mps, choose_conv_backend_of_mps, mps_function, remembered_mps_answers
 
 _stand_ins: frozenset[str] = frozenset()
 _without_kernel: frozenset[str] = frozenset()
@@ -34,6 +34,7 @@ def bring_up() -> None:
     _add_missing_functions()
     _replace_compile_shader()
     _patch_storages()
+    choose_conv_backend_of_mps()
     atexit.register(_finish_autograd)
 
 

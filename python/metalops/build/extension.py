@@ -141,8 +141,8 @@ class BuildExtension(cpp_extension.BuildExtension):
         )
         for flag in host_flags():
             self._add_compile_flag(ext, flag)
-        own = runtime.write_runtime(others, ext.metal_include_dirs[:-1], folder)
-        ext.sources = [*others, *generated, own]
+        own = runtime.write_runtime(others, bool(metal), ext.metal_include_dirs[:-1], folder)
+        ext.sources = [*others, *generated, *own]
         ext.extra_link_args = [*(ext.extra_link_args or []), *link_flags(self._host_library())]
 
     def _add_objects(

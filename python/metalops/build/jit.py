@@ -95,7 +95,7 @@ def load(
         generated = metal_sources.write_registrations(
             metal, metal_include_dirs, kernels_folder, generated_folder
         )
-        generated.append(runtime.write_runtime(others, include_dirs, generated_folder))
+        generated += runtime.write_runtime(others, bool(metal), include_dirs, generated_folder)
         language = ["-x", "c++"] if paths.software_device() else []
         with compilers.build_environment():
             return cpp_extension.load(

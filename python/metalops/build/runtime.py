@@ -1,4 +1,4 @@
-"""The part of metalops's own C++ code that is compiled into each extension, beside the extension's sources.
+"""The part of metalops's own C++ code that is compiled into an extension, beside the extension's sources.
 
 A header <metalops/X.h> may have a file X.cpp beside it, which has to be part of every extension that includes the
 header: each has its own copy, with hidden symbols, so that two extensions never interfere. One C++ file is generated
@@ -36,7 +36,7 @@ def _included(source: str, include_dirs: Sequence[str]) -> list[str]:
 
 def _parts(sources: Iterable[str], include_dirs: Sequence[str]) -> list[str]:
     """Returns the `.cpp` files beside metalops's headers that the sources include, directly or through other files."""
-    waiting = [_LIBRARY, *map(os.path.abspath, sources)]
+    waiting = [os.path.abspath(source) for source in sources]
     seen = set(waiting)
     parts = []
     while waiting:
@@ -51,13 +51,19 @@ def _parts(sources: Iterable[str], include_dirs: Sequence[str]) -> list[str]:
     return sorted(parts)
 
 
-def write_runtime(sources: Iterable[str], include_dirs: Sequence[str], build_folder: str) -> str:
-    """Generates that C++ file for an extension of these C++ and Objective-C++ sources and returns its path.
+def write_runtime(
+    sources: Iterable[str], has_kernels: bool, include_dirs: Sequence[str], build_folder: str
+) -> list[str]:
+    """Generates that C++ file for an extension of these C++ and Objective-C++ sources and returns its path in a list,
+    which is empty if they need nothing of it, as those for torch's stable ABI.
 
-    include_dirs: folders of the extension's own headers and of metalops's; torch's headers include none of either.
+    has_kernels: whether the extension has Metal files. include_dirs: folders of the extension's own headers and of metalops's; torch's headers include none of either.
     """
-    names = [os.path.relpath(part, _HEADERS) for part in _parts(sources, include_dirs)]
+    needing = [*sources, *([_LIBRARY] if has_kernels else [])]
+    names = [os.path.relpath(part, _HEADERS) for part in _parts(needing, include_dirs)]
+    if not names:
+        return []
     path = os.path.join(build_folder, "metalops_runtime.cpp")
     includes = "".join(f"#include <{name}>\n" for name in names)
     write_if_changed(path, _NO_FALSE_WARNINGS + includes)
-    return path
+    return [path]
