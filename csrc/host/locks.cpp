@@ -80,12 +80,16 @@ ForkAware::Known::Known(ForkAware& lock) : lock_(lock) { ForkHandlers::all().add
 
 ForkAware::Known::~Known() { ForkHandlers::all().remove(lock_); }
 
+WithoutGil::WithoutGil()
+    : python_thread_(Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
+
+WithoutGil::~WithoutGil() {
+  if (python_thread_ != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(python_thread_));
+}
+
 void GilSafeMutex::lock_contended() {
-  if (Py_IsInitialized() && PyGILState_Check()) {
-    PyThreadState* state = PyEval_SaveThread();
-    mutex_.lock();
-    PyEval_RestoreThread(state);
-  } else {
+  {
+    const WithoutGil no_gil;
     mutex_.lock();
   }
   owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);

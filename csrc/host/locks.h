@@ -97,6 +97,17 @@ class GilSafeMutex final : public ForkAware {
   const Known known_{*this};
 };
 
+// RAII: releases the GIL, if this thread holds it.
+class WithoutGil {
+ public:
+  WithoutGil();
+  ~WithoutGil();
+  WithoutGil(const WithoutGil&) = delete;
+
+ private:
+  void* const python_thread_;
+};
+
 // A mutex of torch's inside an object of ours that lives as long as the process.
 class ForkSafeReference final : public ForkAware {
  public:

@@ -208,6 +208,7 @@ def turn_on() -> None:
     debug._prepare_sanitizing()
     _host.set_sanitizer_halt(_environment.value("METALOPS_SANITIZE_HALT") != "0")
     _host.set_sanitizer(mode)
+    _host.check_stream_order(True)
 
 
 _USAGE = """\

@@ -123,6 +123,7 @@ def sanitize(
 
     _prepare_sanitizing()
     mode_before = _host.set_sanitizer(present)
+    order_before = _host.check_stream_order(True)
     halt_before = _host.set_sanitizer_halt(halt)
     seed_before = _host.sanitizer_seed()
     if seed is not None:
@@ -135,7 +136,34 @@ def sanitize(
         if seed is not None:
             _host.set_sanitizer_seed(seed_before)
         _host.set_sanitizer_halt(halt_before)
+        _host.check_stream_order(order_before)
         _host.set_sanitizer(mode_before)
+
+
+@contextlib.contextmanager
+def check_streams(*, halt: bool = True) -> Iterator[None]:
+    """Checks that work of several streams in the block is ordered where it shares memory.
+
+    A launch or operator that reads or writes what another stream has written, or writes what it has read, without an
+    event or a wait of the host between the two, raises SanitizerError. With halt=False all findings are raised at
+    torch.mps.synchronize(), or when the block ends. Memory that is freed while another stream may use it
+    (Tensor.record_stream) is found too, and raised there in any case. It holds for all threads of the process, and needs
+    no sanitizer's runtime: the sanitizers turn it on as well.
+
+    Raises RuntimeError on a Mac.
+    """
+    if not _is_software:
+        raise RuntimeError("metalops.debug.check_streams: only the software device checks streams")
+    from . import _host
+
+    before = _host.check_stream_order(True)
+    halt_before = _host.set_sanitizer_halt(halt)
+    try:
+        yield
+        _host.raise_kept_findings()
+    finally:
+        _host.set_sanitizer_halt(halt_before)
+        _host.check_stream_order(before)
 
 
 @functools.cache

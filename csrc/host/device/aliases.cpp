@@ -3,6 +3,7 @@
 #include <device/device.h>
 #include <torch_internals.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace metalops::device {
@@ -98,6 +99,11 @@ at::Tensor Aliases::to_mps(const at::Tensor& result) {
   c10::Storage mps = adopt_storage(result.storage());
   storages_.push_back({mps, result.storage(), mps.data()});
   return internals::tensor_on(mps, c10::DispatchKey::MPS, result);
+}
+
+bool Aliases::is_alias(const at::Tensor& cpu) const {
+  return std::any_of(tensors_.begin(), tensors_.end(),
+                     [&](const TensorPair& pair) { return pair.cpu.is_same(cpu); });
 }
 
 void Aliases::check_same_device() const {

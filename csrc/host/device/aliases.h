@@ -4,11 +4,18 @@
 #include <c10/util/MaybeOwned.h>
 #include <c10/util/SmallVector.h>
 #include <device/allocator.h>
+#include <metal/streams.h>
 
 namespace metalops::device {
 
 class Aliases {
  public:
+  // The call runs now, after all that its stream has queued, or will be queued itself.
+  enum class Call { kNow, kQueued };
+  explicit Aliases(Call call = Call::kNow) {
+    if (call == Call::kNow) streams::before_direct_work();
+  }
+
   // Returns the CPU tensor for an argument, strided or sparse COO. Identical tensors and tensors
   // that share memory remain so. CPU tensors pass unchanged. An argument that is not moved here
   // must outlive this object: holding another reference to a tensor of Python's would take the GIL.
@@ -23,6 +30,9 @@ class Aliases {
   // Applies a kernel's changes of sizes, strides and storages to the arguments, and of indices and
   // values to sparse ones.
   void write_back();
+
+  // Returns true if a CPU tensor aliases an argument.
+  bool is_alias(const at::Tensor& cpu) const;
 
   bool saw_mps() const { return mps_at_ != 0; }
   // Raises RuntimeError, as TensorIterator does, if a CPU tensor with dimensions was among the

@@ -9,7 +9,9 @@
 #include <device/large_blocks.h>
 #include <exec/sanitize/fresh_outputs.h>
 #include <exec/sanitize/red_zones.h>
+#include <exec/sanitize/stream_order.h>
 #include <locks.h>
+#include <metal/streams.h>
 #include <sys/mman.h>
 #include <torch_internals.h>
 #include <unistd.h>
@@ -193,8 +195,9 @@ size_t most_kept(size_t live) {
 void check_limit(size_t bytes) {
   low_watermark.bytes();  // raises errors in its environment variable
   const size_t limit = high_watermark.bytes();
-  const size_t live = statistics().bytes.current();
-  if (bytes > limit || live + bytes > limit) raise_out_of_memory(bytes);
+  const auto fits = [&] { return bytes <= limit && statistics().bytes.current() + bytes <= limit; };
+  if (!fits() && streams::has_queued()) streams::run_all();  // frees what waits for queued work
+  if (!fits()) raise_out_of_memory(bytes);
 }
 
 // Counts an allocated block; releases kept blocks that no longer fit the low watermark.
@@ -231,16 +234,33 @@ void* allocate_small(size_t bytes) {
   return memory;
 }
 
-void free_block(void* memory) {
+// Frees memory when no stream has queued work that may use it.
+template <void (*release)(void*)>
+void free_when_unused(void* memory) {
+  if (C10_LIKELY(!streams::has_queued()) || !streams::keep(memory, release)) release(memory);
+}
+
+void release_block(void* memory) {
   exec::note_free(memory);
   const Header& header = header_of(memory);
   uncount(header.bytes);
   std::free(header.start);
 }
 
-void free_large_block(void* memory) {
+void release_large_block(void* memory) {
   uncount(large_bytes(memory));
   free_large(memory, most_kept(statistics().bytes.current()));
+}
+
+// The deleters of device memory.
+void free_block(void* memory) {
+  exec::note_stream_free(memory);
+  free_when_unused<release_block>(memory);
+}
+
+void free_large_block(void* memory) {
+  exec::note_stream_free(memory);
+  free_when_unused<release_large_block>(memory);
 }
 
 // Bytes on either side of each allocation under AddressSanitizer, whose own red zones are narrower
@@ -252,7 +272,7 @@ struct GuardedBlock {
   size_t bytes;
 };
 
-void free_guarded_block(void* context) {
+void release_guarded_block(void* context) {
   auto* block = static_cast<GuardedBlock*>(context);
   exec::note_free(block->memory);
   uncount(block->bytes);
@@ -260,6 +280,11 @@ void free_guarded_block(void* context) {
   exec::unpoison(start, block->bytes + 2 * kRedZone);
   std::free(start);
   delete block;
+}
+
+void free_guarded_block(void* context) {
+  exec::note_stream_free(static_cast<GuardedBlock*>(context)->memory);
+  free_when_unused<release_guarded_block>(context);
 }
 
 c10::DataPtr allocate_guarded_block(size_t bytes) {
@@ -293,14 +318,23 @@ c10::DataPtr allocate_block(size_t bytes) {
 void release_storage(void* context) { internals::release(static_cast<c10::StorageImpl*>(context)); }
 
 // Frees an adopted storage. Its size is unchanged, because nobody else holds it.
-void free_adopted(void* context) {
+void release_adopted(void* context) {
   uncount(static_cast<c10::StorageImpl*>(context)->nbytes());
   release_storage(context);
 }
 
+void free_adopted(void* context) {
+  exec::note_stream_free(static_cast<c10::StorageImpl*>(context)->data());
+  free_when_unused<release_adopted>(context);
+}
+
 class HostAllocator final : public at::mps::IMPSAllocator {
  public:
-  c10::DataPtr allocate(size_t bytes) override { return allocate_block(bytes); }
+  c10::DataPtr allocate(size_t bytes) override {
+    c10::DataPtr memory = allocate_block(bytes);
+    exec::note_stream_allocation(memory.get(), streams::current());
+    return memory;
+  }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void* destination, const void* source, size_t bytes) const override {
     std::memcpy(destination, source, bytes);
@@ -308,7 +342,11 @@ class HostAllocator final : public at::mps::IMPSAllocator {
 
   bool initialized() override { return true; }
   void emptyCache(c10::MempoolId_t) override { release_kept(0); }
-  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  // Memory is never reused before all streams have done what they had queued when it was freed.
+  void recordStream(const c10::DataPtr& memory, c10::Stream stream) override {
+    streams::check(stream.id());
+    exec::note_stream_use(memory.get(), stream.id());
+  }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
     const Statistics& s = statistics();
     c10::CachingDeviceAllocator::DeviceStats out;
@@ -507,6 +545,7 @@ c10::DataPtr adopt(c10::Storage cpu_storage) {
   }
   check_limit(bytes);
   count(bytes);
+  exec::note_stream_allocation(memory, streams::current());
   return {memory, internals::take(std::move(cpu_storage)), &free_adopted, kDevice};
 }
 
@@ -522,6 +561,7 @@ void resize(const c10::Storage& mps_storage, size_t bytes) {
   TORCH_CHECK(impl->resizable(), "Trying to resize storage that is not resizable");
   c10::DataPtr memory = allocate_block(bytes);
   const size_t kept = std::min(bytes, impl->nbytes());
+  streams::before_direct_work();
   if (kept != 0) std::memcpy(memory.get(), impl->data(), kept);
   internals::replace_memory(mps_storage, std::move(memory), bytes);
 }

@@ -9,6 +9,8 @@
 #include <device/recorder.h>
 #include <device/sparse.h>
 #include <device/stand_in.h>
+#include <exec/sanitize/stream_order.h>
+#include <metal/streams.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/utils/pybind.h>
@@ -64,6 +66,31 @@ void bind_device(pybind11::module_& m) {
   m.def("push_stand_in_record", &device::push_stand_in_record);
   m.def("pop_stand_in_record", &device::pop_stand_in_record);
   m.def("refuse_host_copies", &device::refuse_host_copies, py::arg("refuse"));
+  m.attr("DEVICE_TYPE") = static_cast<int>(device::kDevice.type());
+  m.def("make_stream_pool", &streams::make_pool,
+        "Lets new streams be others than the default one, as torch's are that have "
+        "torch.mps.Stream.");
+  m.def("stream_from_pool", &streams::from_pool, "The number of the pool's next stream.");
+  m.def("check_stream", &streams::check, py::arg("stream"));
+  m.def("current_stream", &streams::current, "The number of this thread's stream.");
+  m.def(
+      "set_current_stream",
+      [](streams::Id stream) {
+        streams::check(stream);
+        streams::set_current(stream);
+      },
+      py::arg("stream"));
+  m.def(
+      "synchronize_stream", [](streams::Id stream) { device::synchronize(stream); },
+      py::arg("stream"), py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "check_stream_order",
+      [](bool check) {
+        if (check) streams::set_in_use();
+        return exec::set_check_stream_order(check);
+      },
+      py::arg("check"),
+      "Whether work of streams that nothing orders raises; returns what was before.");
   m.def("dispatch_stubs", &device::dispatch_stubs);
   m.def("drain_autograd_thread", &drain_autograd_thread);
 }

@@ -1,10 +1,12 @@
 // Copies to, from and within the device. Every transfer of device memory to the host passes here.
+#include <ATen/ExpandUtils.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <device/aliases.h>
 #include <device/copy.h>
 #include <device/device.h>
+#include <device/stream_work.h>
 #include <torch/library.h>
 
 #include <atomic>
@@ -29,11 +31,27 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
     check_computable(source.scalar_type());
     check_computable(self.scalar_type());
   }
-  Aliases aliases;
+  const bool is_within = self.device().is_mps() && source.device().is_mps();
+  const bool queue = is_within && !streams::is_current_default() && self.layout() == at::kStrided &&
+                     source.layout() == at::kStrided &&
+                     at::is_expandable_to(source.sizes(), self.sizes());
+  if (is_stream_work()) check_copy(self, source);
+  Aliases aliases(queue ? Aliases::Call::kQueued : Aliases::Call::kNow);
   at::Tensor to = aliases.to_cpu(self);
   const at::Tensor from = aliases.to_cpu(source);
-  at::AutoDispatchBelowADInplaceOrView guard;
-  to.copy_(from, non_blocking);
+  if (queue) {
+    streams::submit("aten::copy_", [to, from] {
+      const at::AutoDispatchBelowADInplaceOrView guard;
+      to.copy_(from);
+    });
+    return self;
+  }
+  {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    to.copy_(from, non_blocking);
+  }
+  // A Mac waits for a copy from the host, which may change the source afterwards.
+  if (!is_within && !non_blocking) streams::synchronize(streams::current());
   return self;
 }
 

@@ -30,10 +30,20 @@ void check_dimensions(size_t dimensions) {
               ".");
 }
 
-void before_host_read() { metalops::raise_reported_errors(); }
+void before_host_read() {
+  streams::synchronize(streams::current());
+  metalops::raise_reported_errors();
+}
+
+void synchronize(streams::Id stream) {
+  streams::synchronize(stream);
+  metalops::raise_reported_errors();
+  exec::raise_kept_findings();
+}
 
 void synchronize() {
-  before_host_read();
+  streams::synchronize_all();
+  metalops::raise_reported_errors();
   exec::raise_kept_findings();
 }
 

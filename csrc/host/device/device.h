@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/ArrayRef.h>
+#include <metal/streams.h>
 
 namespace metalops::device {
 
@@ -19,11 +20,13 @@ void check_computable(c10::ScalarType dtype);
 // Raises RuntimeError for more dimensions than an mps tensor may have (16).
 void check_dimensions(size_t dimensions);
 
-// Called whenever the host is about to read device memory (synchronize, .cpu(), .item(), a recorded
-// event): raises the errors that kernels have reported. All copies to the host pass here.
+// Called whenever the host is about to read device memory (.cpu(), .item(), a recorded event):
+// waits for the current stream, and raises the errors that kernels have reported. All copies to the
+// host pass here.
 void before_host_read();
 
-// Waits for the device as a whole: also raises what sanitized launches have found.
+// Wait for a stream, and for the device as a whole: also raise what sanitized launches have found.
+void synchronize(streams::Id stream);
 void synchronize();
 
 }  // namespace metalops::device

@@ -1,5 +1,6 @@
-// The device guard: one device, one stream, generic events (torch.Event).
+// The device guard: one device, its streams, generic events (torch.Event).
 #include <ATen/Parallel.h>
+#include <device/allocator.h>
 #include <device/device.h>
 #include <device/events.h>
 #include <torch_internals.h>
@@ -7,7 +8,15 @@
 namespace metalops::device {
 namespace {
 
-c10::Stream default_stream() { return c10::Stream(c10::Stream::DEFAULT, kDevice); }
+c10::Stream stream_of(streams::Id id) {
+  return c10::Stream(c10::Stream::UNSAFE, kDevice, static_cast<c10::StreamId>(id));
+}
+
+// Returns the number of a stream, which may come from Python as any number.
+streams::Id id_of(const c10::Stream& stream) {
+  streams::check(stream.id());
+  return stream.id();
+}
 
 struct HostGuard final : internals::DeviceGuard {
   c10::DeviceType type() const override { return c10::DeviceType::MPS; }
@@ -33,35 +42,51 @@ struct HostGuard final : internals::DeviceGuard {
     return capability;
   }
 
-  c10::Stream getStream(c10::Device) const override { return default_stream(); }
-  c10::Stream getDefaultStream(c10::Device) const override { return default_stream(); }
-  c10::Stream getNewStream(c10::Device, int) const override { return default_stream(); }
+  c10::Stream getStream(c10::Device) const override { return stream_of(streams::current()); }
+  c10::Stream getDefaultStream(c10::Device) const override { return stream_of(streams::kDefault); }
+  c10::Stream getNewStream(c10::Device, int) const override {
+    return stream_of(streams::from_pool());
+  }
   // Autograd calls this in its own thread before each step of a backward pass. The number of CPU
   // threads is a setting of each thread, and that thread is not told when torch.set_num_threads
   // changes it.
-  c10::Stream exchangeStream(c10::Stream) const override {
+  c10::Stream exchangeStream(c10::Stream stream) const override {
     at::init_num_threads();
-    return default_stream();
+    const c10::Stream before = stream_of(streams::current());
+    streams::set_current(id_of(stream));
+    return before;
   }
-  bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream&) const override { synchronize(); }
+  bool queryStream(const c10::Stream& stream) const override {
+    return streams::query(id_of(stream));
+  }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    device::synchronize(id_of(stream));
+  }
   void synchronizeDevice(const c10::DeviceIndex) const override { synchronize(); }
-  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
+  void recordDataPtrOnStream(const c10::DataPtr& memory, const c10::Stream& stream) const override {
+    allocator().recordStream(memory, stream);
+  }
 
-  void record(void** event, const c10::Stream&, const c10::DeviceIndex,
+  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex,
               const c10::EventFlag flag) const override {
     if (*event == nullptr) *event = new Event{.timed = flag == c10::EventFlag::BACKEND_DEFAULT};
-    static_cast<Event*>(*event)->record();
+    static_cast<Event*>(*event)->record(id_of(stream));
   }
-  void block(void*, const c10::Stream&) const override {}
+  void block(void* event, const c10::Stream& stream) const override {
+    if (event != nullptr) static_cast<Event*>(event)->wait(id_of(stream));
+  }
   bool queryEvent(void* event) const override {
-    return event == nullptr || static_cast<Event*>(event)->recorded;
+    return event == nullptr || is_reached(*static_cast<Event*>(event));
   }
-  void synchronizeEvent(void*) const override { before_host_read(); }
+  void synchronizeEvent(void* event) const override {
+    if (event != nullptr) device::synchronize(*static_cast<Event*>(event));
+  }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
     delete static_cast<Event*>(event);
   }
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
+    TORCH_CHECK(start != nullptr && end != nullptr,
+                "Both events must be recorded before calculating elapsed time.");
     return elapsed_milliseconds(*static_cast<Event*>(start), *static_cast<Event*>(end));
   }
 };

@@ -57,10 +57,7 @@ struct HostHooks final : at::MPSHooksInterface {
   void releaseEvent(uint32_t id) const override { event_pool::release(id); }
   void recordEvent(uint32_t id) const override { event_pool::record(id); }
   void waitForEvent(uint32_t id) const override { event_pool::wait(id); }
-  void synchronizeEvent(uint32_t id) const override {
-    event_pool::wait(id);
-    before_host_read();
-  }
+  void synchronizeEvent(uint32_t id) const override { event_pool::synchronize(id); }
   bool queryEvent(uint32_t id) const override { return event_pool::query(id); }
   double elapsedTimeOfEvents(uint32_t start, uint32_t end) const override {
     return event_pool::elapsed(start, end);

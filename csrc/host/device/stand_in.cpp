@@ -1,12 +1,15 @@
 // StandIn: calls CPU kernels on the memory of mps arguments, boxed and unboxed.
+#include <ATen/ThreadLocalState.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/CPUFallback.h>
+#include <ATen/ops/empty_strided.h>
 #include <device/aliases.h>
 #include <device/device.h>
 #include <device/generator.h>
 #include <device/mac_refusals.h>
 #include <device/recorder.h>
 #include <device/stand_in.h>
+#include <device/stream_work.h>
 #include <device/widen.h>
 #include <torch/library.h>
 #include <torch_internals.h>
@@ -54,6 +57,7 @@ class StandIn final : public c10::OperatorKernel {
         takes_indices_(takes_indices(op.schema().name())),
         refusal_(cpu_key == c10::DispatchKey::CPU ? find_refusal(op.schema().name()) : nullptr),
         mutable_(op.schema().is_mutable()),
+        queueable_(cpu_key == c10::DispatchKey::CPU && is_queueable(op.schema())),
         kernel_(op, cpu_key) {
     const auto& arguments = op.schema().arguments();
     for (size_t i = 0; i < arguments.size(); ++i) {
@@ -67,11 +71,22 @@ class StandIn final : public c10::OperatorKernel {
     const size_t first = stack->size() - arguments;
     if (refusal_ != nullptr) refusal_(c10::ArrayRef<c10::IValue>(stack->data() + first, arguments));
     if (takes_indices_) check_indexed((*stack)[first].toTensor());
-    Aliases aliases;
+    std::optional<std::vector<at::Tensor>> queued;
+    if (is_stream_work()) {
+      const c10::ArrayRef<c10::IValue> given(stack->data() + first, arguments);
+      check_arguments(name_, op.schema(), given);
+      const bool queueable = queueable_ && !generator_at_ && !takes_indices_;
+      if (queueable && !streams::is_current_default()) queued = meta_results(op, given);
+    }
+    Aliases aliases(queued ? Aliases::Call::kQueued : Aliases::Call::kNow);
     std::optional<bool> to_mps;  // requested by a device argument
     for (size_t i = first; i < stack->size(); ++i) to_cpu((*stack)[i], aliases, to_mps);
     aliases.check_same_device();
     const bool wrap = to_mps.value_or(aliases.saw_mps());
+    if (C10_UNLIKELY(queued.has_value())) {
+      queue(op, stack, aliases, *queued);
+      return;
+    }
 
     std::optional<RandomStream> random;
     // An mps generator also dispatches here with CPU tensors. They get the CPU kernel, which
@@ -91,12 +106,15 @@ class StandIn final : public c10::OperatorKernel {
       random->advance(tensor ? (*stack)[first_return].toTensor().numel() : 1);
     }
     for (size_t i = first_return; i < stack->size(); ++i) from_cpu((*stack)[i], aliases, wrap);
+    if (is_stream_work()) {
+      check_results(name_, c10::ArrayRef<c10::IValue>(stack->data() + first_return, returns));
+    }
   }
 
   // Unboxed variant, for an operator that takes tensors and numbers and returns a tensor.
   template <class... Args>
   at::Tensor call(const c10::TypedOperatorHandle<at::Tensor(Args...)>& op, Args... args) {
-    if ((may_refuse(args) || ...)) {
+    if ((may_refuse(args) || ...) || is_stream_work()) {
       torch::jit::Stack stack;
       (stack.emplace_back(args), ...);
       (*this)(op, c10::DispatchKeySet(c10::DispatchKey::MPS), &stack);
@@ -130,6 +148,50 @@ class StandIn final : public c10::OperatorKernel {
     TORCH_CHECK(self.device().is_mps(),
                 "indices should be either on cpu or on the same device as the indexed tensor (",
                 self.device(), ")");
+  }
+
+  // Queues a call whose arguments on the stack are those of the CPU kernel; results take their
+  // place. `metas`: like the results.
+  void queue(const c10::OperatorHandle& op, torch::jit::Stack* stack, Aliases& aliases,
+             const std::vector<at::Tensor>& metas) {
+    const size_t first = stack->size() - op.schema().arguments().size();
+    torch::jit::Stack arguments;
+    for (size_t i = first; i < stack->size(); ++i) arguments.push_back(own((*stack)[i], aliases));
+    std::vector<at::Tensor> outputs;  // on the CPU, as the arguments
+    torch::jit::Stack results;
+    if (mutable_) {
+      results.emplace_back(aliases.to_mps((*stack)[first].toTensor()));
+    } else {
+      for (const at::Tensor& meta : metas) {
+        at::Tensor result =
+            at::empty_strided(meta.sizes(), meta.strides(), meta.options().device(kDevice));
+        outputs.push_back(aliases.to_cpu(result));
+        results.emplace_back(std::move(result));
+      }
+      check_results(name_, results);
+    }
+    streams::submit(name_, [this, op, arguments = std::move(arguments), outputs,
+                            state = at::ThreadLocalState()]() mutable {
+      const at::ThreadLocalStateGuard as_at_the_call(state);
+      kernel_.call(op, &arguments);
+      const at::AutoDispatchBelowADInplaceOrView guard;
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        const at::Tensor& result = arguments[i].toTensor();
+        TORCH_INTERNAL_ASSERT(result.sizes() == outputs[i].sizes(), "the meta kernel of ", name_,
+                              " differs from that of the CPU");
+        outputs[i].copy_(result);
+      }
+    });
+    torch::jit::drop(*stack, op.schema().arguments().size());
+    for (c10::IValue& result : results) stack->push_back(std::move(result));
+  }
+
+  // Copies a number on the CPU, which the host may change before the call runs.
+  static c10::IValue own(const c10::IValue& value, const Aliases& aliases) {
+    if (!value.isTensor() || !value.toTensor().defined()) return value;
+    const at::Tensor& tensor = value.toTensor();
+    if (internals::is_wrapped_number(tensor) || aliases.is_alias(tensor)) return value;
+    return tensor.clone();
   }
 
   void to_cpu(c10::IValue& value, Aliases& aliases, std::optional<bool>& to_mps) const {
@@ -175,6 +237,7 @@ class StandIn final : public c10::OperatorKernel {
   const bool takes_indices_;
   const Refusal refusal_;
   const bool mutable_;
+  const bool queueable_;
   CpuKernel kernel_;
   std::optional<size_t> generator_at_;
 };
@@ -222,6 +285,10 @@ torch::CppFunction stand_in(const c10::OperatorHandle& op) {
 void forced_cpu_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   record_stand_in(c10::toString(op.operator_name()));
   at::native::cpu_fallback(op, stack);
+}
+
+void record_stream(at::Tensor& self, c10::Stream stream) {
+  allocator().recordStream(self.storage().data_ptr(), stream);
 }
 
 // Raises for a stock operator for which torch's Linux build has no kernel at all.
@@ -296,7 +363,9 @@ StockOperators register_stock_operators(const std::vector<std::string>& overload
   for (const std::string& overload : overloads) {
     const auto op = find_overload(overload);
     if (!op || op->hasKernelForDispatchKey(c10::DispatchKey::MPS)) continue;
-    if (forced_to_cpu(overload)) {
+    if (overload == "aten::record_stream") {
+      library.impl(overload.c_str(), TORCH_FN(record_stream));
+    } else if (forced_to_cpu(overload)) {
       library.impl(overload.c_str(),
                    torch::CppFunction::makeFromBoxedFunction<&forced_cpu_fallback>());
       result.stand_ins.push_back(overload);

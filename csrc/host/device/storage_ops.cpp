@@ -103,6 +103,7 @@ Tensor& set_storage_offset(Tensor& self, at::Storage source, int64_t offset, Int
 // Zeroes contiguous memory without committing it; other tensors are filled.
 Tensor& zero_(Tensor& self) {
   if (self.is_non_overlapping_and_dense()) {
+    streams::before_direct_work();
     zero(self.mutable_data_ptr(), self.nbytes(), self.storage().data_ptr());
     return self;
   }

@@ -4,6 +4,7 @@
 //   <exec/sanitize/findings.h>: collects and raises what sanitized launches find.
 //   <exec/sanitize/fresh_outputs.h>: notes memory that nothing has written yet.
 //   <exec/sanitize/red_zones.h>: marks memory that nothing may touch.
+//   <exec/sanitize/stream_order.h>: finds work of several streams that nothing orders.
 #pragma once
 #include <msl/abi.h>
 
@@ -69,6 +70,7 @@ struct BoundBuffer {
   uint64_t bytes = 0;           // of the allocation
   // Properties of a tensor, or of the tensor behind a handle.
   std::string dtype;
+  uint64_t element_bytes = 0;
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
   int64_t offset = 0;  // in elements
@@ -82,6 +84,10 @@ using BoundBuffers = std::array<BoundBuffer, msl::abi::kMaxBuffers>;
 // cases. `bound`: given if describes_buffers().
 void run(const Kernel& kernel, Launch& launch, Engine engine = Engine::kAutomatic, int threads = 0,
          const BoundBuffers* bound = nullptr);
+
+// Raises for a launch that run() does not begin: a threadgroup or threadgroup memory of the wrong
+// size.
+void check_launch(const Kernel& kernel, const Launch& launch);
 
 // Sets the engine of launches that leave it open, and returns the previous one. Initially it is
 // that of the environment (METALOPS_ENGINE).

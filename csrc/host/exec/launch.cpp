@@ -14,6 +14,7 @@
 #include <exec/runtime.h>
 #include <exec/sanitize/address_reports.h>
 #include <exec/sanitize/findings.h>
+#include <exec/sanitize/stream_order.h>
 #include <exec/sanitize/wild_access.h>
 #include <exec/share_out.h>
 #include <locks.h>
@@ -43,7 +44,9 @@ std::vector<std::pair<const void*, uint64_t>> take_noted_addresses() {
   return std::exchange(noted, {});
 }
 
-bool describes_buffers() { return launch_hook != nullptr || sanitize_mode() != SanitizeMode::kOff; }
+bool describes_buffers() {
+  return launch_hook != nullptr || sanitize_mode() != SanitizeMode::kOff || checks_stream_order();
+}
 
 namespace {
 
@@ -115,6 +118,20 @@ void check_memory(const Kernel& kernel, const Launch& launch) {
 
 }  // namespace
 
+void check_launch(const Kernel& kernel, const Launch& launch) {
+  uint64_t threads = 1;
+  for (const uint32_t size : launch.group) {
+    TORCH_CHECK_VALUE(size != 0, "the threadgroup size of kernel '", kernel.name,
+                      "' is zero along axis ", &size - launch.group);
+    threads *= size;
+  }
+  TORCH_CHECK_VALUE(threads <= kernel.max_threads_per_threadgroup, "a threadgroup of ",
+                    launch.group[0], " x ", launch.group[1], " x ", launch.group[2],
+                    " threads is too large for kernel '", kernel.name, "', which allows ",
+                    kernel.max_threads_per_threadgroup);
+  check_memory(kernel, launch);
+}
+
 Engine prefer_engine(Engine engine) { return preferred_engine().exchange(engine); }
 
 void place_group(const Launch& launch, uint64_t index, msl::abi::Group& group) {
@@ -173,20 +190,14 @@ void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
   }
   if (engine == Engine::kAutomatic) engine = preferred_engine().load(std::memory_order_relaxed);
 
-  uint64_t group_threads = 1;
+  for (const uint32_t size : launch.grid) {
+    if (size == 0) return;
+  }
+  check_launch(kernel, launch);
   for (int axis = 0; axis < 3; ++axis) {
-    if (launch.grid[axis] == 0) return;
-    TORCH_CHECK_VALUE(launch.group[axis] != 0, "the threadgroup size of kernel '", kernel.name,
-                      "' is zero along axis ", axis);
     launch.groups[axis] =
         uint32_t((uint64_t(launch.grid[axis]) + launch.group[axis] - 1) / launch.group[axis]);
-    group_threads *= launch.group[axis];
   }
-  TORCH_CHECK_VALUE(group_threads <= kernel.max_threads_per_threadgroup, "a threadgroup of ",
-                    launch.group[0], " x ", launch.group[1], " x ", launch.group[2],
-                    " threads is too large for kernel '", kernel.name, "', which allows ",
-                    kernel.max_threads_per_threadgroup);
-  check_memory(kernel, launch);
   threads = threads_to_use(threads);
 
   TORCH_CHECK_VALUE(engine != Engine::kLoop || kernel.loop != nullptr, "kernel '", kernel.name,

@@ -11,6 +11,8 @@
 #include <sstream>
 
 #include <exec/sanitize/findings.h>
+#include <exec/sanitize/stream_order.h>
+#include <metal/streams.h>
 
 namespace metalops {
 namespace {
@@ -20,17 +22,6 @@ uint64_t bytes_behind(const at::TensorBase& tensor, const void* address) {
   const c10::Storage& storage = tensor.storage();
   const auto* begin = static_cast<const char*>(storage.data());
   return begin ? storage.nbytes() - (static_cast<const char*>(address) - begin) : 0;
-}
-
-exec::BoundBuffer bound_tensor(const at::TensorBase& tensor) {
-  exec::BoundBuffer bound{exec::BoundBuffer::Kind::kTensor, tensor.storage().data(),
-                          tensor.storage().nbytes()};
-  bound.dtype = c10::getDtypeNames(tensor.scalar_type()).first;
-  bound.sizes = tensor.sizes().vec();
-  bound.strides = tensor.strides().vec();
-  bound.offset = tensor.storage_offset();
-  bound.is_contiguous = tensor.is_contiguous();
-  return bound;
 }
 
 // Returns the padded size of an argument: a kernel may read a three-component vector, which Metal
@@ -45,7 +36,17 @@ size_t room_for(size_t size) {
 
 }  // namespace
 
-GilSafeMutex& Stream::mutex = *new GilSafeMutex;
+exec::BoundBuffer bound_tensor(const at::TensorBase& tensor) {
+  exec::BoundBuffer bound{exec::BoundBuffer::Kind::kTensor, tensor.storage().data(),
+                          tensor.storage().nbytes()};
+  bound.dtype = c10::getDtypeNames(tensor.scalar_type()).first;
+  bound.element_bytes = c10::elementSize(tensor.scalar_type());
+  bound.sizes = tensor.sizes().vec();
+  bound.strides = tensor.strides().vec();
+  bound.offset = tensor.storage_offset();
+  bound.is_contiguous = tensor.is_contiguous();
+  return bound;
+}
 
 void Encoder::bind(unsigned index, void* address, uint64_t bytes) {
   TORCH_CHECK(index < msl::abi::kMaxBuffers, "Metal kernels have buffers 0 to ",
@@ -98,6 +99,7 @@ void Encoder::set_elements(unsigned index, void* address, int64_t count, c10::Sc
   if (C10_UNLIKELY(exec::describes_buffers())) {
     exec::BoundBuffer bound{exec::BoundBuffer::Kind::kTensor, address, bytes};
     bound.dtype = c10::getDtypeNames(type).first;
+    bound.element_bytes = c10::elementSize(type);
     bound.sizes = {count};
     bound.strides = {1};
     describe(index, std::move(bound));
@@ -173,8 +175,52 @@ void Encoder::dispatch(const exec::Kernel& kernel, std::array<uint64_t, 3> threa
     launch_.grid[axis] = static_cast<uint32_t>(threads[axis]);
     launch_.group[axis] = static_cast<uint32_t>(group[axis]);
   }
-  Stream turn;
+  if (C10_UNLIKELY(streams::in_use())) {
+    if (exec::checks_stream_order()) check_order(kernel);
+    if (!streams::is_current_default()) return queue(kernel);
+  }
+  Turn turn;
   run(kernel, /*threads=*/0);
+}
+
+void Encoder::check_order(const exec::Kernel& kernel) const {
+  if (described_ == nullptr) return;
+  exec::StreamWork work{c10::str("kernel '", kernel.name, "'"), streams::current(), {}};
+  for (uint32_t i = 0; i < kernel.argument_count; ++i) {
+    const msl::abi::Argument& argument = kernel.arguments[i];
+    if (argument.kind != msl::abi::ArgumentKind::kBuffer) continue;
+    const exec::BoundBuffer& bound = (*described_)[argument.index];
+    work.access(bound, argument.writable,
+                c10::str("buffer ", argument.index, " ('", argument.name, "', "));
+  }
+  exec::check_order(std::move(work));
+}
+
+void Encoder::queue(const exec::Kernel& kernel) {
+  exec::check_launch(kernel, launch_);
+  // Sanitizers and hooks of launches report at the call.
+  if (exec::launch_hook != nullptr || exec::sanitize_mode() != exec::SanitizeMode::kOff) {
+    streams::before_direct_work();
+    Turn turn;
+    return run(kernel, /*threads=*/0);
+  }
+  struct Queued {
+    exec::Launch launch;
+    std::vector<std::shared_ptr<unsigned char[]>> values;
+  };
+  auto queued = std::make_shared<Queued>(Queued{launch_, spill_});
+  if (inline_used_ != 0) {
+    // Blocks of new are aligned to 16 bytes, as every argument is within `inline_`.
+    std::shared_ptr<unsigned char[]> values(new unsigned char[inline_used_]);
+    std::memcpy(values.get(), inline_, inline_used_);
+    for (void*& address : queued->launch.buffers) {
+      const auto* place = static_cast<unsigned char*>(address);
+      const bool is_inline = inline_ <= place && place < inline_ + inline_used_;
+      if (is_inline) address = values.get() + (place - inline_);
+    }
+    queued->values.push_back(std::move(values));
+  }
+  streams::submit(kernel.name, [queued, &kernel] { exec::run(kernel, queued->launch); });
 }
 
 void Encoder::run(const exec::Kernel& kernel, int threads) {

@@ -6,13 +6,11 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <exec/exec.h>
-#include <locks.h>
 #include <metal/scalar_types.h>
 
 namespace at {
@@ -73,36 +71,37 @@ class Encoder {
   // Raises unless every buffer that the kernel takes is bound and every length is given.
   void check_bound(const exec::Kernel& kernel) const;
 
+  // Checks that other streams' work on the same memory is ordered, if that is checked.
+  void check_order(const exec::Kernel& kernel) const;
+
   // Like dispatchThreads: `threads` in total, in groups of `group` of which the last ones may be
-  // partial. Every argument of the kernel must be bound. Returns when the kernel has run.
+  // partial. Every argument of the kernel must be bound. Returns when the kernel has run, or is
+  // queued on a stream that is not the default one.
   void dispatch(const exec::Kernel& kernel, std::array<uint64_t, 3> threads,
                 std::array<uint64_t, 3> group);
 
-  // Dispatches on one CPU thread, for a caller that holds the stream and has called check_bound.
+  // Dispatches on one CPU thread, for a caller that has the turn and has called check_bound.
   void dispatch_1d_in_turn(const exec::Kernel& kernel, uint32_t threads);
 
  private:
   void* copy(const void* data, size_t size);
   void describe(unsigned index, exec::BoundBuffer bound);
   void run(const exec::Kernel& kernel, int threads);
+  void queue(const exec::Kernel& kernel);
   void bind(unsigned index, void* address, uint64_t bytes);
 
   exec::Launch launch_{};
   uint32_t bound_ = 0;  // bit i: buffer i is bound (an empty tensor is bound to a null address)
   size_t inline_used_ = 0;
-  std::vector<std::unique_ptr<unsigned char[]>> spill_;
+  // Written once; queued launches share them.
+  std::vector<std::shared_ptr<unsigned char[]>> spill_;
   // Null unless launches are observed.
   std::unique_ptr<exec::BoundBuffers> described_;
   alignas(64) unsigned char inline_[1024];
 };
 
-// Held while kernels run. Metal executes the commands of torch's one stream in order, so launches
-// from several CPU threads take turns.
-class Stream {
- private:
-  static GilSafeMutex& mutex;
-  std::lock_guard<GilSafeMutex> lock_{mutex};
-};
+// Describes a tensor as the binding of a buffer.
+exec::BoundBuffer bound_tensor(const at::TensorBase& tensor);
 
 // Return torch's group sizes for one-dimensional and two-dimensional elementwise launches.
 std::array<uint64_t, 3> group_for_1d(const exec::Kernel& kernel, uint64_t length);

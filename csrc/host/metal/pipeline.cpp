@@ -2,6 +2,7 @@
 #include <metal/pipeline.h>
 
 #include <c10/util/Exception.h>
+#include <metal/streams.h>
 
 #include <algorithm>
 #include <numeric>
@@ -65,7 +66,16 @@ const exec::Kernel& CompiledLibrary::named_kernel(const std::string& name) const
   return *found;
 }
 
+void keep_for_queued(const std::shared_ptr<exec::Library>& library) {
+  if (!streams::has_queued()) return;
+  using Held = std::shared_ptr<exec::Library>;
+  auto held = std::make_unique<Held>(library);
+  const auto release = [](void* object) { delete static_cast<Held*>(object); };
+  if (streams::keep(held.get(), release)) held.release();
+}
+
 CompiledLibrary::~CompiledLibrary() {
+  keep_for_queued(library_);
   for (const auto& list : elementwise_) {
     for (const Remembered* one = list; one != nullptr;) delete std::exchange(one, one->next);
   }

@@ -16,6 +16,9 @@ namespace metalops {
 // Returns true if the kernel takes tensors by a handle.
 bool kernel_takes_tensors(const exec::Kernel& kernel);
 
+// Keeps a library loaded until the launches that are queued now have run.
+void keep_for_queued(const std::shared_ptr<exec::Library>& library);
+
 // One kernel, and the library that must stay loaded for it. Reference counted, as Metal's pipeline
 // states are: a kernel object in Python may outlive the shader library it came from.
 struct Pipeline : c10::intrusive_ptr_target {
@@ -23,6 +26,7 @@ struct Pipeline : c10::intrusive_ptr_target {
   Pipeline(std::shared_ptr<exec::Library> library, const exec::Kernel* kernel,
            const ThreadgroupBytes& threadgroup_bytes = {})
       : library(std::move(library)), kernel(kernel), threadgroup_bytes(threadgroup_bytes) {}
+  ~Pipeline() override { keep_for_queued(library); }
 
   const std::shared_ptr<exec::Library> library;
   const exec::Kernel* const kernel;

@@ -8,6 +8,7 @@
 
 #include <exec/share_out.h>
 #include <metal/elementwise.h>
+#include <metal/streams.h>
 
 namespace metalops {
 namespace {
@@ -146,17 +147,24 @@ class Worker {
 }  // namespace
 
 bool runs_by_rows(const at::TensorIteratorBase& iter) {
+  if (!streams::is_current_default()) return false;  // a launch of the whole can be queued
   return iter.ndim() >= 1 && iter.shape()[0] >= kShortestRow;
 }
 
 void run_rows(at::TensorIteratorBase& iter, const exec::Kernel& kernel,
               c10::function_ref<void(Encoder&)> set_arguments) {
+  if (C10_UNLIKELY(exec::checks_stream_order())) {
+    Encoder encoder;
+    set_operands(encoder, iter);
+    set_arguments(encoder);
+    encoder.check_order(kernel);
+  }
   const int64_t length = iter.shape()[0];
   const int64_t pieces = (length + kPiece - 1) / kPiece;  // per row
   const int64_t total = iter.numel() / length * pieces;
   const int64_t grain = std::max<int64_t>(1, kElementsPerThread / std::min(length, kPiece));
   const auto threads = std::min<int64_t>(exec::threads_to_use(0), (total + grain - 1) / grain);
-  Stream turn;
+  Turn turn;
   exec::share_out(0, total, grain, static_cast<int>(threads), [&] {
     return [&, worker = std::make_unique<Worker>(iter, kernel, set_arguments)](uint64_t begin,
                                                                                uint64_t end) {

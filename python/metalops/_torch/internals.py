@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from importlib import import_module
+from importlib import import_module, reload
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
@@ -195,6 +196,21 @@ def choose_conv_backend_of_mps() -> None:
         return memory_format(input, weight, backend)
 
     torch._C._conv_determine_backend_memory_format = of_mps
+
+
+def has_mps_streams() -> bool:
+    """Returns true if torch.mps has streams. Older versions of torch have one stream for the device."""
+    return find_spec("torch.mps.streams") is not None
+
+
+def add_mps_streams(base: type, **functions: Callable) -> None:
+    """Adds functions as add_mps does, and the base class of torch.mps.Stream. The module that derives it was imported
+    with torch, so it is run again."""
+    torch._C._MPSStreamBase = base
+    add_mps(**functions)
+    module = reload(import_module("torch.mps.streams"))
+    for name in module.__all__:
+        setattr(torch.mps, name, getattr(module, name))
 
 
 # Functions of torch.backends.mps that ask torch._C once and cache the answer.

@@ -1,8 +1,8 @@
 """Functions that torch.mps lacks of a device module, through which torch.distributed handles devices: DeviceMesh,
 fully_shard, checkpoints.
 
-There is one device with one stream, so all synchronisation between streams is trivial. A function that torch has
-already stays torch's.
+Before version 2.15 of torch there is one device with one stream, so all synchronisation between streams is trivial. A
+function that torch has already stays torch's.
 """
 
 from __future__ import annotations

@@ -16,7 +16,14 @@ import torch
 
 from .. import _host
 from . import stock
-from .internals import add_mps, choose_conv_backend_of_mps, mps_function, remembered_mps_answers
+from .internals import (
+    add_mps,
+    add_mps_streams,
+    choose_conv_backend_of_mps,
+    has_mps_streams,
+    mps_function,
+    remembered_mps_answers,
+)
 
 _stand_ins: frozenset[str] = frozenset()
 _without_kernel: frozenset[str] = frozenset()
@@ -32,6 +39,8 @@ def bring_up() -> None:
     _host.register_sparse_operators(*map(sorted, stock.sparse_overloads()))
     _forget_cached_answers()
     _add_missing_functions()
+    if has_mps_streams():
+        _add_streams()
     _replace_compile_shader()
     _patch_storages()
     choose_conv_backend_of_mps()
@@ -79,6 +88,31 @@ def _add_missing_functions() -> None:
         isCapturing=lambda: False,
         startCapture=_start_capture,
         stopCapture=lambda: None,
+    )
+
+
+class _MPSStreamBase(torch.Stream):
+    """A stream of the device: one of the pool, or that of a number."""
+
+    def __new__(cls, stream_id: int = -1):
+        if stream_id == -1:
+            stream_id = _host.stream_from_pool()
+        else:
+            _host.check_stream(stream_id)
+        return super().__new__(
+            cls, stream_id=stream_id, device_index=0, device_type=_host.DEVICE_TYPE
+        )
+
+    def synchronize(self) -> None:
+        _host.synchronize_stream(self.stream_id)
+
+
+def _add_streams() -> None:
+    _host.make_stream_pool()
+    add_mps_streams(
+        _MPSStreamBase,
+        getCurrentStream=lambda: _MPSStreamBase(_host.current_stream()),
+        setStream=lambda stream: _host.set_current_stream(stream.stream_id),
     )
 
 

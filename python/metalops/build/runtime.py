@@ -57,7 +57,8 @@ def write_runtime(
     """Generates that C++ file for an extension of these C++ and Objective-C++ sources and returns its path in a list,
     which is empty if they need nothing of it, as those for torch's stable ABI.
 
-    has_kernels: whether the extension has Metal files. include_dirs: folders of the extension's own headers and of metalops's; torch's headers include none of either.
+    has_kernels: whether the extension has Metal files. include_dirs: folders of the extension's own headers and of
+    metalops's; torch's headers include none of either.
     """
     needing = [*sources, *([_LIBRARY] if has_kernels else [])]
     names = [os.path.relpath(part, _HEADERS) for part in _parts(needing, include_dirs)]

@@ -111,7 +111,8 @@ void write_list(std::ostream& text, const std::vector<int64_t>& numbers) {
   text << ']';
 }
 
-// Describes a binding: "float32 [30]", "16 bytes by value".
+}  // namespace
+
 std::string describe(const BoundBuffer& bound) {
   std::ostringstream text;
   if (bound.kind == BoundBuffer::Kind::kValue) text << bound.bytes << " bytes by value";
@@ -126,8 +127,6 @@ std::string describe(const BoundBuffer& bound) {
   }
   return std::move(text).str();
 }
-
-}  // namespace
 
 SanitizedLaunch::SanitizedLaunch(const Kernel& kernel, const Launch& launch,
                                  const BoundBuffers* bound)
@@ -211,6 +210,10 @@ void SanitizedLaunch::finish() {
       errors.push_back(std::move(finding));
     }
   }
+  deliver(std::move(errors));
+}
+
+void deliver(std::vector<Finding> errors) {
   if (halt) {
     raise(errors);
   } else {

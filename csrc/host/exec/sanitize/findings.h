@@ -45,6 +45,9 @@ extern thread_local RunningThread running_thread;
 // Returns "thread (5, 0, 0) of the grid, threadgroup (1, 0, 0)".
 std::string describe(const msl::abi::Thread& thread);
 
+// Describes a binding: "float32 [30]", "16 bytes by value".
+std::string describe(const BoundBuffer& bound);
+
 // Adds a finding to the launch in progress, from any CPU thread, also from a sanitizer's callback.
 // Findings of one kind at the same instructions, or with the same message where no instructions are
 // given, count as one; the first message is kept.
@@ -90,6 +93,9 @@ class SanitizedLaunch {
 // Sets whether a launch with findings raises at once (METALOPS_SANITIZE_HALT) or keeps them.
 // Returns the previous setting.
 bool set_sanitize_halt(bool halt);
+
+// Raises errors when launches halt, otherwise keeps them.
+void deliver(std::vector<Finding> errors);
 
 // Raises the findings kept since the last call. Called where the host waits for the device.
 void raise_kept_findings();
