@@ -28,6 +28,7 @@ MENTIONS_TENSORS = re.compile(
 ON_PURPOSE = {
     "tests/cuda/test_compile.py": {"cpp17", "threadgroup-variable"},
     "tests/cuda/test_tensors.py": {"cooperative-capacity"},
+    "tests/device/test_streams.py": {"maybe-divergent-barrier"},
     "tests/exec/device_program.metal": {"divergent-barrier"},
     "tests/exec/test_barriers.py": {"divergent-barrier", "maybe-divergent-barrier"},
     "tests/exec/test_endless.py": {"maybe-divergent-barrier"},

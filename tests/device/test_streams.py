@@ -393,6 +393,7 @@ def test_events_that_were_never_recorded_hold_nobody_up():
     stream.wait_event(event)
     event.synchronize()
     stream.synchronize()
+    assert stream.query()
 
 
 def test_autograd_runs_backward_on_the_stream_of_forward():
