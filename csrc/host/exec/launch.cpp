@@ -120,7 +120,7 @@ void check_memory(const Kernel& kernel, const Launch& launch) {
 
 void check_launch(const Kernel& kernel, const Launch& launch) {
   uint64_t threads = 1;
-  for (const uint32_t size : launch.group) {
+  for (const uint32_t& size : launch.group) {
     TORCH_CHECK_VALUE(size != 0, "the threadgroup size of kernel '", kernel.name,
                       "' is zero along axis ", &size - launch.group);
     threads *= size;
