@@ -47,7 +47,7 @@ def install() -> None:
 def _start_anew_after_restarts() -> None:
     """Keeps ranks that torchrun has restarted from calling the addresses of ranks that have ended.
 
-    The agents of torch 2.13 keep their store, in which Gloo's ranks publish their addresses. One agent has started all
+    The agents of torchrun keep their store, in which Gloo's ranks publish their addresses. One agent has started all
     its ranks equally often; several agents count separately.
     """
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
