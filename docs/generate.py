@@ -5,7 +5,10 @@ It stands between two comments, so that a page reads the same in the repository 
     <!-- BEGIN python -m metalops ARGUMENTS -->        what the command prints, which is Markdown
     <!-- BEGIN text python -m metalops ARGUMENTS -->   the same as a block of text
     <!-- BEGIN operators MODULE -->                    the functions of a module of metalops.ops, in a table
+    <!-- BEGIN versions -->                            the numbers of `coverage`, a column for each version of torch
     <!-- END -->
+
+An installation has one version of torch, so it renews one column of the last.
 """
 
 from __future__ import annotations
@@ -16,10 +19,14 @@ import inspect
 import io
 import os
 import re
+from collections import Counter
 from pathlib import Path
 
 import metalops
+import torch
 from metalops.__main__ import main
+from metalops._cli.coverage import STATUSES
+from metalops._torch import versions
 
 DOCS = Path(__file__).parent
 _PART = re.compile(r"<!-- BEGIN (?P<what>[^\n]+) -->\n(?P<text>.*?)<!-- END -->\n", re.DOTALL)
@@ -33,12 +40,21 @@ def pages() -> list[Path]:
 def current(text: str) -> str:
     """A page with its parts as they are now."""
     return _PART.sub(
-        lambda m: f"<!-- BEGIN {m['what']} -->\n{_part(m['what'])}<!-- END -->\n", text
+        lambda m: f"<!-- BEGIN {m['what']} -->\n{_part(m['what'], m['text'])}<!-- END -->\n", text
     )
 
 
-def _part(what: str) -> str:
+def columns(text: str) -> str:
+    """The parts of a page that have a column for each version, with that of the installed torch as it is now."""
+    return "".join(
+        _part(m["what"], m["text"]) for m in _PART.finditer(text) if m["what"] == "versions"
+    )
+
+
+def _part(what: str, before: str) -> str:
     kind, *rest = what.split()
+    if kind == "versions":
+        return f"\n{_by_version(before)}\n\n"
     if kind == "operators":
         return f"\n{_operators(*rest)}\n\n"
     if kind == "text":
@@ -64,6 +80,27 @@ def _printed(arguments: list[str]) -> str:
     if status:
         raise RuntimeError(f"python -m metalops {' '.join(arguments)} ended with status {status}")
     return printed.getvalue().strip()
+
+
+def _by_version(before: str) -> str:
+    """The numbers of overloads by status, in a table whose other columns are those of `before`."""
+    rows = [[x.strip() for x in line.strip("|").split("|")] for line in before.split("\n") if line]
+    statuses = [row[0] for row in rows[2:]]
+    known = {
+        title.removeprefix("torch "): dict(zip(statuses, column[1:], strict=True))
+        for title, *column in zip(*rows, strict=True)
+    }
+    installed = versions.minor(torch.__version__)
+    counts = Counter(entry.status for entry in metalops.coverage())
+    known[installed] = {status: counts[status] for status in STATUSES}
+    lines = [
+        "| | " + " | ".join(f"torch {version}" for version in versions.SUPPORTED) + " |",
+        "|---" * (len(versions.SUPPORTED) + 1) + "|",
+    ]
+    for status in STATUSES:
+        numbers = (str(known.get(version, {}).get(status, "")) for version in versions.SUPPORTED)
+        lines.append(f"| {status} | {' | '.join(numbers)} |")
+    return "\n".join(lines)
 
 
 def functions(module_name: str) -> list[str]:

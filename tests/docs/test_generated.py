@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from metalops._cli.coverage import STATUSES
 from metalops._torch import versions
 
 ROOT = Path(__file__).parents[2]
@@ -70,12 +71,20 @@ def test_what_pages_say_of_the_package_is_current(generate):
     }
     for page in pages:
         if page.name == "coverage.md" and not versions.is_documented(torch.__version__):
-            continue  # its numbers are those of another torch
+            continue  # its lists are those of another torch
         text = page.read_text(encoding="utf-8")
         # Versions of Python break the lines of --help differently.
         assert generate.current(text).split() == text.split(), (
             f"{page.name} is not current: python docs/generate.py"
         )
+
+
+def test_the_column_of_the_installed_torch_is_current(generate):
+    text = (ROOT / "docs" / "coverage.md").read_text(encoding="utf-8")
+    columns = generate.columns(text)
+    assert len(columns.splitlines()) > len(STATUSES)
+    assert columns in text, "coverage.md is not current: python docs/generate.py"
+    assert "|  |" not in columns, "a supported version has no column: python docs/generate.py with it"
 
 
 @pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "docs/start.md"])
