@@ -84,7 +84,9 @@ def test_the_column_of_the_installed_torch_is_current(generate):
     columns = generate.columns(text)
     assert len(columns.splitlines()) > len(STATUSES)
     assert columns in text, "coverage.md is not current: python docs/generate.py"
-    assert "|  |" not in columns, "a supported version has no column: python docs/generate.py with it"
+    assert "|  |" not in columns, (
+        "a supported version has no column: python docs/generate.py with it"
+    )
 
 
 @pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "docs/start.md"])

@@ -15,7 +15,9 @@ import math
 import torch
 from torch import Tensor
 
+from ._cuda import arguments
 from ._cuda import quantized as on_cuda
+from ._cuda.arguments import checked
 from ._define import elsewhere
 from ._define.fake import delivered
 from ._define.registration import Operator, register
@@ -169,15 +171,15 @@ def _vmap_linear(info, in_dims, x, data, bias, qtype):
 register(
     Operator(
         "gguf_dequantize(Tensor data, Tensor? indices, int qtype, ScalarType dtype) -> Tensor",
-        cpu=_dequantize,
-        cuda=on_cuda.gguf_dequantize,
+        cpu=checked(arguments.gguf_dequantize, _dequantize),
+        cuda=checked(arguments.gguf_dequantize, on_cuda.gguf_dequantize),
         fake=_fake_dequantize,
         vmap=_vmap_dequantize,
     ),
     Operator(
         "gguf_linear(Tensor x, Tensor data, Tensor? bias, int qtype) -> Tensor",
-        cpu=_linear,
-        cuda=on_cuda.gguf_linear,
+        cpu=checked(arguments.gguf_linear, _linear),
+        cuda=checked(arguments.gguf_linear, on_cuda.gguf_linear),
         fake=_fake_linear,
         gradients=_differentiate,
         vmap=_vmap_linear,

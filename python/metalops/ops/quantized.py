@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from .. import _problem
+from ._cuda import arguments
 from ._cuda import quantized as on_cuda
 from ._define import elsewhere
 from ._define.fake import delivered
@@ -375,11 +376,12 @@ def _scales_gradient_kernel(grad, packed, scales, bits, group_size, mode):
     return of_scales, total(grad) if mode == "affine" else scales.new_empty(0)
 
 
-def _on_cuda(composed, kernels):
+def _on_cuda(check, composed, kernels):
     """Returns a kernel that runs `kernels`, the CUDA counterpart of `composed`, if they support the sizes, else
-    `composed`."""
+    `composed`, after checking the arguments."""
 
     def kernel(*args):
+        check(*args)
         tensors = (x for x in args if isinstance(x, Tensor))
         return (kernels if on_cuda.takes(*tensors) else composed)(*args)
 
@@ -595,16 +597,16 @@ def _index_of_all(
 register(
     Operator(
         "quantize(Tensor weight, Tensor? global_scale, int bits, int group_size, str mode) -> (Tensor, Tensor, Tensor)",
-        cpu=_quantize_kernel,
-        cuda=_on_cuda(_quantize_kernel, on_cuda.quantize),
+        cpu=arguments.checked(arguments.quantize, _quantize_kernel),
+        cuda=_on_cuda(arguments.quantize, _quantize_kernel, on_cuda.quantize),
         fake=_fake_quantize,
         vmap=_vmap_quantize,
     ),
     Operator(
         "dequantize(Tensor packed, Tensor scales, Tensor? biases, Tensor? global_scale, Tensor? indices, int bits, "
         "int group_size, str mode, ScalarType dtype) -> Tensor",
-        cpu=_dequantize_kernel,
-        cuda=_on_cuda(_dequantize_kernel, on_cuda.dequantize),
+        cpu=arguments.checked(arguments.dequantize, _dequantize_kernel),
+        cuda=_on_cuda(arguments.dequantize, _dequantize_kernel, on_cuda.dequantize),
         fake=_fake_dequantize,
         gradients=_differentiate_dequantize,
         vmap=_vmap_dequantize,
@@ -612,8 +614,8 @@ register(
     Operator(
         "quantized_scales_gradient(Tensor grad, Tensor packed, Tensor scales, int bits, int group_size, str mode) "
         "-> (Tensor, Tensor)",
-        cpu=_scales_gradient_kernel,
-        cuda=_scales_gradient_kernel,
+        cpu=arguments.checked(arguments.scales_gradient, _scales_gradient_kernel),
+        cuda=arguments.checked(arguments.scales_gradient, _scales_gradient_kernel),
         fake=_fake_scales_gradient,
         gradients=_differentiate_scales_gradient,
         vmap=_vmap_scales_gradient,
@@ -621,8 +623,8 @@ register(
     Operator(
         "quantized_matmul(Tensor x, Tensor packed, Tensor scales, Tensor? biases, Tensor? bias, Tensor? global_scale, "
         "Tensor? left_index, Tensor? right_index, bool transpose, int bits, int group_size, str mode) -> Tensor",
-        cpu=_matmul_kernel,
-        cuda=_on_cuda(_matmul_kernel, on_cuda.matmul),
+        cpu=arguments.checked(arguments.matmul, _matmul_kernel),
+        cuda=_on_cuda(arguments.matmul, _matmul_kernel, on_cuda.matmul),
         fake=_fake_matmul,
         gradients=_differentiate_matmul,
         vmap=_vmap_matmul,

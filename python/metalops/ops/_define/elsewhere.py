@@ -201,12 +201,16 @@ _SCALAR_TYPES = {
 }
 
 
+def scalar_type(dtype: torch.dtype) -> str:
+    """Returns torch's C++ name of a dtype."""
+    return _SCALAR_TYPES.get(dtype, str(dtype).removeprefix("torch."))
+
+
 def check_dtypes(name: str, inputs: Sequence[Tensor], dtypes: Collection[torch.dtype]) -> None:
     """Raises NotImplementedError, in torch's words, for inputs of other dtypes."""
     for x in inputs:
         if x.dtype not in dtypes:
-            called = _SCALAR_TYPES.get(x.dtype, str(x.dtype).removeprefix("torch."))
-            raise NotImplementedError(f"\"{name}\" not implemented for '{called}'")
+            raise NotImplementedError(f"\"{name}\" not implemented for '{scalar_type(x.dtype)}'")
 
 
 def check_devices(**tensors: Tensor | None) -> None:
