@@ -45,10 +45,23 @@ def our_overloads() -> frozenset[str]:
     return frozenset(entry.name for entry in metalops.coverage() if entry.status == "ours")
 
 
+@functools.cache
+def _overloads_that_we_serve() -> frozenset[str]:
+    return frozenset(x.name for x in metalops.coverage() if x.status in ("ours", "replaced"))
+
+
 def skip_unless_ours(overload: str) -> None:
     """Skips a test of an operator that the installed torch has its own kernel for, which it is left to."""
-    if overload not in our_overloads():
+    if overload not in _overloads_that_we_serve():
         pytest.skip(f"torch {torch.__version__} has a kernel for {overload} itself")
+
+
+def only_ours(overload: str) -> pytest.MarkDecorator:
+    """A mark for tests of our kernel for an operator: they are skipped where it is left to torch's."""
+    return pytest.mark.skipif(
+        overload not in _overloads_that_we_serve(),
+        reason=f"torch {torch.__version__} has a kernel for {overload} itself",
+    )
 
 
 def reference(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

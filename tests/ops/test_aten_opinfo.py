@@ -145,7 +145,8 @@ SPECIAL_CALLS = {
 
 
 def test_every_operator_has_entries():
-    assert {op.name for op in OPERATORS} == {*NAMES, *OURS}
+    removed = {name for name in ("cholesky", "qr") if not hasattr(torch.ops.aten, name)}
+    assert {op.name for op in OPERATORS} == {*NAMES, *OURS} - removed
     assert not {op.name for op in op_db} & set(OURS)
 
 

@@ -8,6 +8,8 @@ from metalops import debug, ops
 from metalops.testing import make
 from metalops.testing.samples import FLOATS
 
+from .aten import only_ours
+
 DTYPES = (*FLOATS, torch.int64, torch.int16, torch.uint8, torch.bool)
 
 
@@ -67,6 +69,7 @@ LAYOUTS = [name for name, _, _ in _layouts(torch.bool)]
 DENSE = ("without gaps", "without gaps, misaligned")
 
 
+@only_ours("aten::heaviside")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_two_operands(launched, layout, dtype):
@@ -78,6 +81,7 @@ def test_two_operands(launched, layout, dtype):
     assert ("_tiles_" in launch.kernel) == (layout not in DENSE)
 
 
+@only_ours("aten::heaviside")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("step", [1, 2])
 def test_a_result_that_is_given(launched, layout, step):
@@ -203,6 +207,7 @@ def _at_once(launch):
     ]
 
 
+@only_ours("aten::heaviside")
 @pytest.mark.parametrize(
     ("layout", "at_once"),
     [
@@ -225,6 +230,7 @@ def test_neighbours_are_taken_at_once_where_they_lie_together_and_aligned(
     assert _at_once(launch) == at_once
 
 
+@only_ours("aten::heaviside")
 @pytest.mark.parametrize(("first", "at_once"), [(0, (0, 1)), (1, (0, 0)), (4, (0, 1))])
 def test_columns_are_taken_at_once_where_they_are_aligned(launched, first, at_once):
     x, y = make((260, 520), torch.float32), make((256, 260), torch.float32)
@@ -233,6 +239,7 @@ def test_columns_are_taken_at_once_where_they_are_aligned(launched, first, at_on
     assert _at_once(launch) == [(1, 0), (1, 0), at_once]
 
 
+@only_ours("aten::heaviside")
 def test_few_elements_are_left_to_torch(launched):
     x = torch.rand(256, 256, device="mps")
     for rows, kernel in ((256, "tiles"), (255, "strided")):

@@ -152,9 +152,9 @@ def test_without_contents_only_kinds_of_numbers_are_stored(path):
 
 
 def test_numbers_that_are_not_negative_are_made_anew_without_negative_ones(path):
-    rates = torch.rand(1000, device="mps") * 20
+    x = torch.rand(1000, device="mps") * 20
     with debug.capture(path, contents=False):
-        torch.poisson(rates)
+        torch.special.airy_ai(x)
     recorded = trace.load(path)
     (launch,) = recorded.launches
     made = {e.memory: e.generator for e in recorded.events if isinstance(e, trace.Write)}

@@ -2,7 +2,7 @@
 fully_shard, checkpoints.
 
 Before version 2.15 of torch there is one device with one stream, so all synchronisation between streams is trivial. A
-function that torch has already stays torch's.
+function that torch has already stays torch's; its Stream learns the arguments that the streams of other devices take.
 """
 
 from __future__ import annotations
@@ -76,8 +76,22 @@ def set_device(device) -> None:
         raise RuntimeError(f"torch.mps.set_device: expected mps or mps:0, but got {device!r}")
 
 
+def _accept_device_and_priority(cls: type) -> None:
+    new = cls.__new__
+
+    @functools.wraps(new)
+    def with_device_and_priority(cls, device=None, priority: int = 0, **arguments):
+        if device is not None:
+            set_device(device)
+        return new(cls, **arguments)
+
+    cls.__new__ = with_device_and_priority
+
+
 @functools.cache
 def install() -> None:
+    if hasattr(torch.mps, "Stream"):
+        _accept_device_and_priority(torch.mps.Stream)
     for thing in (Stream, current_stream, stream, is_initialized, current_device, set_device):
         if not hasattr(torch.mps, thing.__name__):
             setattr(torch.mps, thing.__name__, thing)

@@ -113,6 +113,9 @@ def _add_streams() -> None:
         _MPSStreamBase,
         getCurrentStream=lambda: _MPSStreamBase(_host.current_stream()),
         setStream=lambda stream: _host.set_current_stream(stream.stream_id),
+        allocator_waitForEvents=lambda pointers: (
+            False
+        ),  # no buffer has an event, as its recordEvents says
     )
 
 

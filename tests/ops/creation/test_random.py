@@ -10,8 +10,10 @@ from metalops.testing.samples import FLOATS, layouts, make
 from scipy import stats
 
 from .. import direct
-from ..aten import CPU_FLOATS, Calls, OpInfoSamples, served_by_us
+from ..aten import CPU_FLOATS, Calls, OpInfoSamples, only_ours, served_by_us
 from ..benchmark import Benchmark
+
+pytestmark = only_ours("aten::poisson")
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 INFINITY, NAN = math.inf, math.nan

@@ -7,8 +7,10 @@ import torch
 from metalops.testing.samples import FLOATS, INTEGERS
 
 from .. import direct
-from ..aten import served_by_us
+from ..aten import only_ours, served_by_us
 from ..benchmark import Benchmark
+
+pytestmark = only_ours("aten::logspace.out")
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 by_dtype = pytest.mark.parametrize("dtype", (*FLOATS, *INTEGERS), ids=str)

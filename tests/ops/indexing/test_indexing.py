@@ -9,7 +9,7 @@ from metalops import testing
 from metalops.testing.samples import FLOATS, INTEGERS, layouts, make, to_device
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ..aten import CPU_FLOATS, Calls, OpInfoSamples, served_by_us
+from ..aten import CPU_FLOATS, Calls, OpInfoSamples, only_ours, served_by_us
 from ..benchmark import FIBERS, Benchmark, permutation
 
 MOVED = (*FLOATS, *INTEGERS, torch.bool, torch.complex64)
@@ -206,6 +206,7 @@ def test_put_takes_any_shapes_of_as_many_elements():
         assert torch.equal(actual.cpu(), expected)
 
 
+@only_ours("aten::put_")
 @pytest.mark.parametrize("accumulate", [False, True])
 def test_put_refuses_deterministic_mode_as_on_cuda(accumulate):
     x = torch.zeros(3, device="mps")
@@ -232,6 +233,7 @@ def test_gradients_of_put(accumulate):
 # ---- indices out of range ------------------------------------------------------------------------
 
 
+@only_ours("aten::put_")
 @pytest.mark.parametrize("index", [12, -13, 2**40, -(2**40)])
 @pytest.mark.parametrize("accumulate", [False, True])
 def test_put_reports_an_index_out_of_range_and_leaves_the_tensor_alone(index, accumulate):
@@ -246,6 +248,7 @@ def test_put_reports_an_index_out_of_range_and_leaves_the_tensor_alone(index, ac
     assert torch.equal(x.cpu(), expected)
 
 
+@only_ours("aten::take.out")
 @pytest.mark.parametrize("index", [12, -13, 2**40])
 def test_take_reports_an_index_out_of_range(index):
     x = torch.arange(12.0, device="mps").view(3, 4).t()
@@ -509,6 +512,7 @@ def test_compiled(name):
     torch.testing.assert_close(compiled(x), call(x))
 
 
+@only_ours("aten::put_")
 def test_take_and_put_refuse_what_the_cpu_refuses():
     x = torch.zeros(3, 4, device="mps")
     index, none = torch.tensor([0, 1], device="mps"), torch.empty(0, device="mps")

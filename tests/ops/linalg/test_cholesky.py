@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from ..aten import assert_refused_as_on_the_cpu, served_by_us
+from ..aten import assert_refused_as_on_the_cpu, only_ours, served_by_us
 from ..benchmark import Benchmark
 from .linear_algebra import EPSILON, dtypes, norm, squares_of, wide
 from .operators import MatrixOperator, positive
@@ -132,6 +132,7 @@ def test_solutions_and_inverses(dtype, n, upper):
     assert (norm(wide(inverse) - exact) <= 3 * n * EPSILON * condition * norm(exact)).all()
 
 
+@only_ours("aten::cholesky")
 def test_the_older_operator():
     a = positive(3, 6, 6, dtype=torch.float32).to("mps")
     wider = torch.empty(3, 6, 12, device="mps")[..., ::2]

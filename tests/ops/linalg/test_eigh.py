@@ -5,11 +5,13 @@ import math
 import pytest
 import torch
 
-from ..aten import assert_refused_as_on_the_cpu
+from ..aten import assert_refused_as_on_the_cpu, only_ours
 from ..benchmark import Benchmark
 from .linear_algebra import WIDE, dtypes, squares_of
 from .operators import MatrixOperator, hermitian
 from .spectra import check, check_values, hard_hermitian
+
+pytestmark = only_ours("aten::_linalg_eigh.eigenvalues")
 
 OPINFOS = ("linalg.eigh", "linalg.eigvalsh")
 

@@ -3,7 +3,10 @@
 import pytest
 import torch
 
+from ..aten import only_ours
 from .spectra import check
+
+pytestmark = only_ours("aten::_linalg_eigh.eigenvalues")
 
 
 @pytest.fixture(autouse=True)

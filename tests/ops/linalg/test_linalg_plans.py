@@ -16,6 +16,8 @@ from metalops.ops._cuda import plan as plans
 
 from tests.ops import direct
 
+from ..aten import only_ours
+
 H100 = plans.Limits(multiprocessors=132)
 
 
@@ -255,6 +257,7 @@ def test_a_matrix_that_is_not_finite_has_no_eigenvalues(on_the_software_device, 
             function(a.to("mps"))
 
 
+@only_ours("aten::_linalg_eigh.eigenvalues")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 @pytest.mark.parametrize("upper", [False, True])
 @pytest.mark.parametrize("size", [(2, 3, 4, 4), (16, 16), (2, 50, 50), (2, 70, 70), (0, 4, 4), (3, 0, 0)], ids=str)  # fmt: skip
@@ -267,6 +270,7 @@ def test_eigh(on_the_software_device, size, upper, dtype):
         assert ours.stride() == theirs.stride()
 
 
+@only_ours("aten::_linalg_svd.U")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("size", [*SIZES, (2, 3, 70, 40), (70, 70), (600, 12), (50, 0)], ids=str)

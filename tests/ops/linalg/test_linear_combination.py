@@ -6,8 +6,10 @@ from metalops import testing
 from metalops.testing.samples import FLOATS, INTEGERS, make, to_device
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ..aten import CPU_FLOATS, Calls, OpInfoSamples, served_by_us
+from ..aten import CPU_FLOATS, Calls, OpInfoSamples, only_ours, served_by_us
 from ..benchmark import Benchmark, ones
+
+pytestmark = only_ours("aten::_compute_linear_combination")
 
 combine = torch._compute_linear_combination
 DTYPES = (*FLOATS, torch.complex64, *INTEGERS, torch.bool)

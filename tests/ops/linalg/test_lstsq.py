@@ -5,10 +5,12 @@ import itertools
 import pytest
 import torch
 
-from ..aten import assert_refused_as_on_the_cpu, served_by_us
+from ..aten import assert_refused_as_on_the_cpu, only_ours, served_by_us
 from ..benchmark import Benchmark
 from .hard_matrices import HARD
 from .linear_algebra import EPSILON, dtypes, hard, norm, squares_of, wide
+
+pytestmark = only_ours("aten::linalg_lstsq.out")
 
 OPINFOS = ("linalg.lstsq",)
 

@@ -5,10 +5,13 @@ import math
 import pytest
 import torch
 
+from ..aten import only_ours
 from ..benchmark import Benchmark
 from .hard_matrices import HARD
 from .linear_algebra import EPSILON, WIDE, dtypes, hard, norm, squares_of
 from .operators import MatrixOperator, general
+
+pytestmark = only_ours("aten::linalg_matrix_exp")
 
 OPINFOS = ("matrix_exp",)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ..aten import assert_refused_as_on_the_cpu
+from ..aten import assert_refused_as_on_the_cpu, only_ours
 from ..benchmark import Benchmark
 from .hard_matrices import HARD
 from .linear_algebra import EPSILON, WIDE, dtypes, hard, norm, squares_of, wide
@@ -386,6 +386,7 @@ def test_tensors_without_values():
             assert (x.shape, x.dtype, x.stride()) == (y.shape, y.dtype, y.stride())
 
 
+@only_ours("aten::geqrf.a")
 def test_errors_are_the_cpus():
     a, t = torch.ones(3, 4, 2), torch.ones(3, 2)
     assert_refused_as_on_the_cpu(

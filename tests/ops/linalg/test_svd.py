@@ -6,11 +6,13 @@ import metalops
 import pytest
 import torch
 
-from ..aten import assert_refused_as_on_the_cpu, served_by_us
+from ..aten import assert_refused_as_on_the_cpu, only_ours, served_by_us
 from ..benchmark import Benchmark
 from .linear_algebra import HARD, dtypes, hard, squares_of, wide
 from .operators import MatrixOperator
 from .singular import check, check_values
+
+pytestmark = only_ours("aten::_linalg_svd.U")
 
 OPINFOS = ("linalg.svd", "linalg.svdvals", "svd")
 

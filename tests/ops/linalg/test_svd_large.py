@@ -3,8 +3,11 @@
 import pytest
 import torch
 
+from ..aten import only_ours
 from .linear_algebra import dtypes, hard
 from .singular import check, check_values
+
+pytestmark = only_ours("aten::_linalg_svd.U")
 
 HARDEST = (
     *("random", "ones", "rank deficient", "clustered", "cyclic shift", "graded rows", "large"),

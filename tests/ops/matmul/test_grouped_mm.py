@@ -8,8 +8,10 @@ from metalops.testing import no_host_copies, no_standins
 from metalops.testing.samples import FLOATS
 from torch.nn.functional import grouped_mm
 
-from ..aten import assert_refused_as_on_the_cpu
+from ..aten import assert_refused_as_on_the_cpu, only_ours
 from ..benchmark import Benchmark
+
+pytestmark = only_ours("aten::_grouped_mm")
 
 ERRORS = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 FORMS = ("2d x 3d", "3d x 2d", "2d x 2d", "3d x 3d")

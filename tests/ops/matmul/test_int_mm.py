@@ -7,8 +7,10 @@ import pytest
 import torch
 from metalops.testing import no_standins
 
-from ..aten import assert_refused_as_on_the_cpu
+from ..aten import assert_refused_as_on_the_cpu, only_ours
 from ..benchmark import Benchmark
+
+pytestmark = only_ours("aten::_int_mm")
 
 SHAPES = (
     (1, 1, 1),

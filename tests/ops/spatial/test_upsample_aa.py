@@ -11,7 +11,7 @@ from metalops.testing.samples import FLOATS, make
 from torch.ops import aten
 
 from .. import direct
-from ..aten import CPU_FLOATS, Calls, OpInfoSamples, reference, served_by_us
+from ..aten import CPU_FLOATS, Calls, OpInfoSamples, reference, served_by_us, skip_unless_ours
 from ..benchmark import Benchmark
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -199,6 +199,7 @@ def test_pixels_whose_windows_lie_behind_the_image_are_zero():
 @by_mode
 def test_scales_of_any_size(mode):
     """There is a limit, which torch's CPU operator comes near before its integers overflow."""
+    skip_unless_ours(f"aten::_upsample_{mode}2d_aa_backward")
     grad = make((1, 2, 12, 12), torch.float32)
     arguments = ([12, 12], [1, 2, 5, 5], False)
     limit = _backward(mode)(grad.double(), *arguments, 1e-5, 1e-5).float()
@@ -210,6 +211,7 @@ def test_scales_of_any_size(mode):
 @by_mode
 def test_long_axes(mode):
     """Places at the end of an axis have digits enough for the fractions that weights depend on."""
+    skip_unless_ours(f"aten::_upsample_{mode}2d_aa_backward")
     for before, after in (((1, 50_000), (2, 33_333)), ((1, 20_000), (1, 70_001))):
         grad = make((1, 1, *after), torch.float32)
         _check_backward(mode, grad, (1, 1, *before), False)
@@ -405,6 +407,7 @@ def test_an_empty_batch(mode):
 
 @by_mode
 def test_errors_are_those_of_the_cpu(mode):
+    skip_unless_ours(f"aten::_upsample_{mode}2d_aa_backward")
     for device in ("cpu", "mps"):
         grad = torch.ones(1, 2, 6, 6, device=device)
         for arguments, message in (
@@ -444,6 +447,7 @@ def test_errors_of_lanczos_are_those_of_the_cpu():
 
 @by_mode
 def test_tensors_that_overlap_are_refused(mode):
+    skip_unless_ours(f"aten::_upsample_{mode}2d_aa_backward")
     storage = torch.ones(200, device="mps")
     grad = storage[:72].view(1, 2, 6, 6)
     overlapping = storage[30:174].view(1, 2, 9, 8)

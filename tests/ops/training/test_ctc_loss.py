@@ -12,8 +12,10 @@ from metalops import testing
 from metalops.testing.samples import make, to_device
 from torch.ops import aten
 
-from ..aten import served_by_us
+from ..aten import only_ours, served_by_us
 from ..benchmark import FIBERS, Benchmark, random_classes
+
+pytestmark = only_ours("aten::_ctc_loss")
 
 STEPS, LABELS = 14, 6
 INPUT_LENGTHS = [14, 9, 3, 1, 0, 12, 4, 0]
