@@ -1,4 +1,5 @@
 // Checks of dtypes and dimensions, and synchronisation with the host.
+#include <c10/metal/common.h>
 #include <c10/util/Exception.h>
 #include <device/device.h>
 #include <exec/sanitize/findings.h>
@@ -10,6 +11,18 @@ namespace {
 constexpr size_t kMaxDimensions = 16;
 constexpr const char* kNoSupport[] = {
     "Trying to convert ", " to the MPS backend but it does not have support for that dtype."};
+
+// Returns true if torch's Metal kernels have a dtype, as its header for them lists it.
+constexpr bool is_of_metal(c10::ScalarType dtype) {
+  switch (dtype) {
+#define METALOPS_CASE(name, number, type) case c10::ScalarType::name:
+    C10_METAL_ALL_TYPES_FUNCTOR(METALOPS_CASE)
+#undef METALOPS_CASE
+    return true;
+    default:
+      return false;
+  }
+}
 }  // namespace
 
 void check_dtype(c10::ScalarType dtype) {
@@ -21,7 +34,8 @@ void check_dtype(c10::ScalarType dtype) {
 }
 
 void check_computable(c10::ScalarType dtype) {
-  TORCH_CHECK_TYPE(!c10::isFloat8Type(dtype), kNoSupport[0], dtype, kNoSupport[1]);
+  TORCH_CHECK_TYPE(!c10::isFloat8Type(dtype) || is_of_metal(dtype), kNoSupport[0], dtype,
+                   kNoSupport[1]);
 }
 
 void check_dimensions(size_t dimensions) {

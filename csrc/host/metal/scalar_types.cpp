@@ -40,6 +40,8 @@ std::string scalarToMetalTypeString(const ScalarType& scalar_type) {
       return "float2";
     case ScalarType::ComplexHalf:
       return "half2";
+    case ScalarType::Float8_e4m3fn:  // of kernels of torch 2.15 and later
+      return "float8_e4m3fn";
     default:
       TORCH_CHECK(false, "Undefined type ", scalar_type);
   }
