@@ -1,4 +1,5 @@
-// Host side of kernels/matmul/scaled_mm.metal: _scaled_mm and _scaled_mm_v2, which stock MPS lacks.
+// Host side of kernels/matmul/scaled_mm.metal: _scaled_mm, which stock MPS lacks, and
+// _scaled_mm_v2.
 #include <ATen/BlasBackend.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
@@ -488,8 +489,10 @@ TORCH_LIBRARY_IMPL(aten, MPS, library) {
   metalops::AtenKernels m(library);
   m.impl("_scaled_mm", scaled_mm);
   m.impl("_scaled_mm.out", scaled_mm_out);
-  m.impl("_scaled_mm_v2", scaled_mm_v2);
-  m.impl("_scaled_mm_v2.out", scaled_mm_v2_out);
+  constexpr auto kReason =
+      "has no 4-bit floats, of 8-bit ones e4m3fn alone, and no scales of blocks";
+  m.replace("_scaled_mm_v2", scaled_mm_v2, kReason);
+  m.replace("_scaled_mm_v2.out", scaled_mm_v2_out, kReason);
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 fully_shard, checkpoints.
 
 Before version 2.15 of torch there is one device with one stream, so all synchronisation between streams is trivial. A
-function that torch has already stays torch's; its Stream learns the arguments that the streams of other devices take.
+function that torch has already stays torch's; its Stream learns what the streams of other devices take.
 """
 
 from __future__ import annotations
@@ -76,8 +76,10 @@ def set_device(device) -> None:
         raise RuntimeError(f"torch.mps.set_device: expected mps or mps:0, but got {device!r}")
 
 
-def _accept_device_and_priority(cls: type) -> None:
-    new = cls.__new__
+def _take_what_other_streams_take(cls: type) -> None:
+    """Lets torch's Stream of 2.15 take a device and a priority, and wait for the events of torch.mps, which are not those of
+    torch.Event: the host waits, as such an event cannot be waited for in a stream of one's choice."""
+    new, wait_event = cls.__new__, cls.wait_event
 
     @functools.wraps(new)
     def with_device_and_priority(cls, device=None, priority: int = 0, **arguments):
@@ -85,13 +87,20 @@ def _accept_device_and_priority(cls: type) -> None:
             set_device(device)
         return new(cls, **arguments)
 
-    cls.__new__ = with_device_and_priority
+    @functools.wraps(wait_event)
+    def with_events_of_mps(self, event) -> None:
+        if isinstance(event, torch.mps.Event):
+            event.synchronize()
+        else:
+            wait_event(self, event)
+
+    cls.__new__, cls.wait_event = with_device_and_priority, with_events_of_mps
 
 
 @functools.cache
 def install() -> None:
     if hasattr(torch.mps, "Stream"):
-        _accept_device_and_priority(torch.mps.Stream)
+        _take_what_other_streams_take(torch.mps.Stream)
     for thing in (Stream, current_stream, stream, is_initialized, current_device, set_device):
         if not hasattr(torch.mps, thing.__name__):
             setattr(torch.mps, thing.__name__, thing)
