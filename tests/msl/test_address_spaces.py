@@ -1,6 +1,11 @@
 """Address spaces: erased, without leaving duplicates behind."""
 
+import pytest
 import torch
+from metalops import msl
+
+HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
+
 
 
 def test_overloads_that_differ_only_by_address_space(program):
@@ -152,3 +157,46 @@ def test_classes_in_typedefs_and_functions(program):
     out = torch.zeros(1)
     p.launch("k", torch.tensor([1, 2, 3, 4], dtype=torch.int16), out, grid=1)
     assert out[0] == 2 + 3 + 4
+
+
+@pytest.mark.parametrize(
+    ("source", "place", "first", "second"),
+    [
+        (
+            """struct s {
+              float a;
+              s(float x) thread : a(x) {}
+              s(float y) device : a(y + 1) {}
+            };""",
+            (6, 15),
+            "s(float x) thread",
+            "s(float y) device",
+        ),
+        (
+            """struct s {
+              float a;
+              void operator+=(float x) thread { a += x; }
+              void operator+=(float x) device { a -= x; }
+            };""",
+            (6, 20),
+            "operator+=(float x) thread",
+            "operator+=(float x) device",
+        ),
+        (
+            """template <typename T> struct size {};
+            template <typename T> struct size<device T*> { enum { value = 1 }; };
+            template <typename U> struct size<threadgroup U*> { enum { value = 2 }; };""",
+            (5, 35),
+            "size<device T*>",
+            "size<threadgroup U*>",
+        ),
+    ],
+)
+def test_definitions_that_only_an_address_space_tells_apart(source, place, first, second):
+    text = f"{HEADER}{source}\nkernel void k(device float* out) {{ out[0] = 1; }}\n"
+    with pytest.raises(SyntaxError, match="differ only by address space") as caught:
+        msl.emit_source(text)
+    assert (caught.value.lineno, caught.value.offset) == place
+    assert f"{first} and {second} (the first is at program_source:{place[0] - 1})" in str(
+        caught.value
+    )

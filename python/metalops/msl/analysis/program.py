@@ -137,12 +137,14 @@ _WITH_BODIES = f"[{' '.join(f'({kind} body: (_))' for kind in sorted(_BODIES))}]
 
 
 class ProgramError(Exception):
-    """Something in the program that Metal forbids: a message and the offset it points at."""
+    """Something in the program that Metal forbids, or that is not supported: a message and the offset it points at.
+    other: the offset of something else that the message names, or None."""
 
-    def __init__(self, message: str, offset: int):
+    def __init__(self, message: str, offset: int, other: int | None = None):
         super().__init__(message)
         self.message = message
         self.offset = offset
+        self.other = other
 
 
 def _raise(message: str, offset: int) -> None:

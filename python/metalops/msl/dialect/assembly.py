@@ -35,13 +35,17 @@ def errors_at(lines: LineMap) -> Iterator[None]:
         yield
     except ProgramError as error:
         position = lines.position(error.offset)
+        message = error.message
+        if error.other is not None:
+            file, line = lines.place(error.other)
+            message += f" (the first is at {file}:{line})"
         raise syntax_error(
             [
                 Diagnostic(
                     position.file,
                     position.line,
                     position.column,
-                    error.message,
+                    message,
                     lines.source_line(position.file, position.line),
                 )
             ]

@@ -1,24 +1,40 @@
-"""Removes definitions that differ from an earlier one only by address space, which C++ would reject."""
+"""Removes definitions that differ from an earlier one only by address space, which C++ would reject.
+
+Only one with the same body can go: where the bodies differ, the address space decides what a program means. Functions
+of this kind have names of their own already (overloads.py); what is left is an error.
+"""
 
 from __future__ import annotations
 
 import re
 
-from ..analysis.program import declared_identifier, name_of, parameter_ranges
+from ..analysis.program import ProgramError, declared_identifier, name_of, parameter_ranges
+
+_ERASED = re.compile(r"\b(?:device|threadgroup|thread)\b|^#.*$", re.MULTILINE)
+_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[\w.]+|[^\s\w]')
 
 
 def remove_duplicates(rewritten) -> None:
-    """Removes duplicates. Runs last: it compares the declarations as earlier steps have rewritten them."""
+    """Removes duplicates. Runs last: it compares the declarations as earlier steps have rewritten them.
+
+    Raises ProgramError for definitions that differ by address space, and in their bodies.
+    """
     program = rewritten.program
     keys = _Keys(program.source, rewritten.edits)
-    seen: set[tuple] = set()
+    seen: dict[tuple, object] = {}
     for scope in program.classes:
         if "<" not in scope.name:
             continue  # only specialisations have arguments that may differ by address space
         key = (scope.path, keys.of_class(scope))
         if key in seen:
+            if keys.body_of_class(scope) != keys.body_of_class(seen[key]):
+                _refuse(
+                    f"specialisations of {scope.name.split('<')[0].strip()}",
+                    *(keys.name_of_class(s) for s in (seen[key], scope)),
+                    *(s.specifier.start_byte for s in (seen[key], scope)),
+                )
             rewritten.remove(scope.head, scope.node, scope.end)
-        seen.add(key)
+        seen.setdefault(key, scope)
     for function in program.functions:
         # A declaration at namespace scope may be repeated.
         if function.body is None and not function.in_class:
@@ -27,8 +43,23 @@ def remove_duplicates(rewritten) -> None:
             continue
         key = (_scope_of(program, function), keys.of_function(function))
         if key in seen:
+            if keys.body_of_function(function) != keys.body_of_function(seen[key]):
+                _refuse(
+                    f"overloads of {function.name}",
+                    *(keys.signature(f) for f in (seen[key], function)),
+                    *(f.declarator.start_byte for f in (seen[key], function)),
+                )
             rewritten.remove(function.head, function.node)
-        seen.add(key)
+        seen.setdefault(key, function)
+
+
+def _refuse(what: str, first: str, second: str, first_at: int, second_at: int) -> None:
+    raise ProgramError(
+        f"{what} that differ only by address space, with different bodies, are not supported: "
+        f"{first} and {second}",
+        second_at,
+        first_at,
+    )
 
 
 def _scope_of(program, function) -> tuple:
@@ -68,6 +99,49 @@ class _Keys:
             self._qualifiers(declarator, parameters),
         ]
         return "|".join(parts)
+
+    def body_of_class(self, scope) -> list[str]:
+        """Returns the tokens of a class without its name, by which definitions with one key are compared."""
+        _, renamed = self._template(scope.template_headers)
+        name = scope.specifier.child_by_field_name("name")
+        return self._tokens(name.end_byte, scope.specifier.end_byte, renamed)
+
+    def body_of_function(self, function) -> list[str]:
+        """Returns the tokens of a function after its parameters, by which definitions with one key are compared."""
+        _, renamed = self._template(function.template_headers)
+        parameters = function.declarator.child_by_field_name("parameters")
+        for number, (node, _, _) in enumerate(parameter_ranges(parameters)):
+            identifier = declared_identifier(node.child_by_field_name("declarator"))
+            if identifier is not None:
+                renamed[self.source.masked_text(identifier)] = f"#{number}"
+        end = function.node.end_byte if function.body is None else function.body.end_byte
+        tokens = self._tokens(parameters.end_byte, end, renamed)
+        return tokens[1:] if tokens[:1] == ["const"] else tokens  # part of the key
+
+    def name_of_class(self, scope) -> str:
+        """Returns the name of a specialisation as the user wrote it."""
+        return _in_one_line(self.source.node_text(scope.specifier.child_by_field_name("name")))
+
+    def signature(self, function) -> str:
+        """Returns the name and the parameters of a function as the user wrote them."""
+        parameters = function.declarator.child_by_field_name("parameters")
+        end = parameters.end_byte
+        if function.in_class:
+            following = function.body or function.node.next_sibling
+            behind = following.start_byte if following is not None else function.node.end_byte
+            words = self.source.words_in(end, behind)
+            end = words[0].end if words else end
+        return _in_one_line(function.name + self.source.text[parameters.start_byte : end])
+
+    def _tokens(self, start: int, end: int, renamed: dict[str, str]) -> list[str]:
+        """Returns the tokens of the source with address spaces and line markers erased."""
+        text = _ERASED.sub("", self.source.text[start:end])
+        tokens = ("const" if t == "constant" else t for t in _TOKEN.findall(text))
+        found: list[str] = []
+        for token in tokens:
+            if token != "const" or found[-1:] != ["const"]:
+                found.append(renamed.get(token, token))
+        return found
 
     def _text(self, start: int, end: int, renamed: dict[str, str]) -> str:
         tokens = re.findall(r"\w+|[^\s\w]", self.edits.text_of(start, end))
@@ -113,3 +187,7 @@ class _Keys:
         end = declarator.end_byte
         text = self._text(parameters.end_byte, end, {})
         return "const" if re.match(r"(?:\w+ )*const\b", text) else ""
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join(text.split())
