@@ -264,6 +264,26 @@ class CallGraph:
             if (i.body is not None if isinstance(i, Function) else i.type == "lambda_expression")
         ]
 
+    def functions_called(self, call) -> list[Function] | None:
+        """Returns the functions of the program that a call_expression may call, with or without a body; None if it may
+        also call something else that is not known, a lambda for example."""
+        meaning = self.lookup.call(call, *self._around(call))
+        found = [*meaning.functions]
+        if meaning.member is not None:
+            found += [
+                f
+                for f in self.lookup.named(meaning.member.name, meaning.member.count)
+                if f not in found and self.lookup.owner(f) is not None
+            ]
+            if not found and meaning.member.name != CONSTRUCTOR:
+                return None
+        return found
+
+    def function_of(self, definition) -> Function | None:
+        """Returns the function of a function_definition."""
+        body = definition.child_by_field_name("body")
+        return None if body is None else self._by_body.get(body.start_byte)
+
     def function_synchronises(self, function: Function) -> bool:
         """Returns true if a function may reach a barrier, a simdgroup operation or a simdgroup_matrix, whoever calls
         it."""

@@ -147,7 +147,7 @@ class Lookup:
             self._owners[function] = path[-1] if is_member else None
         return self._owners[function]
 
-    def _count(self, function: Function) -> Count:
+    def count(self, function: Function) -> Count:
         """Returns how many arguments a function takes."""
         if function not in self._counts:
             low, high = 0, 0
@@ -182,8 +182,8 @@ class Lookup:
         return [
             f
             for f in functions
-            if low <= self._count(f)[1]
-            and (self._count(f)[0] <= high or f.name in self._with_defaults)
+            if low <= self.count(f)[1]
+            and (self.count(f)[0] <= high or f.name in self._with_defaults)
         ]
 
     def _operand_classes(self, function: Function) -> set[str]:
@@ -210,6 +210,14 @@ class Lookup:
     def named(self, name: str, count: Count = (0, math.inf)) -> tuple[Function, ...]:
         """Returns all functions of a name, of classes and of namespaces."""
         return tuple(self.taking(self.functions.get(name, ()), count))
+
+    def is_used(self, name: str) -> bool:
+        """Returns true if a using-declaration brings the name from one scope into another."""
+        return name in self._used
+
+    def is_field(self, name: str) -> bool:
+        """Returns true if some class has a data member of that name."""
+        return any(name in fields for fields in self._fields.values())
 
     @staticmethod
     def name_of(scope: ClassScope) -> str:
@@ -581,8 +589,7 @@ class Lookup:
         name = last_name(self.source, node)
         if name not in self.functions:
             # An object may have a data member that is called like a function.
-            is_field = any(name in fields for fields in self._fields.values())
-            return Meaning((), Member(CALL_OPERATOR, count)) if is_field else NOTHING
+            return Meaning((), Member(CALL_OPERATOR, count)) if self.is_field(name) else NOTHING
         argument = node.child_by_field_name("argument")
         while argument.type == "parenthesized_expression" and argument.named_child_count == 1:
             argument = argument.named_children[0]

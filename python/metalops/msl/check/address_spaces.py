@@ -11,9 +11,9 @@ import re
 
 from ..analysis.program import declared_identifier, function_declarator, last_name
 from ..analysis.scopes import Declaration
+from ..analysis.types import Type, Types
 from .checked import Checked, ancestor
 from .rules import rule
-from .types import Type, Types
 
 MISSING = rule("missing-address-space", "4", "A pointer or reference names its address space.")
 CONVERSION = rule(
@@ -310,7 +310,7 @@ class _Body:
         self.declared = {d.identifier.start_byte: d for d in self.scopes.declarations}
         self.variables: dict[Declaration, Type | None] = {}
         self.known: dict[int, Type | None] = {}
-        self.returns: list[Type | None] = [self._result_type()]
+        self.returns: list[Type | None] = [types.result(function)]
         self.class_name = self._class_name()
 
     def _class_name(self) -> str | None:
@@ -329,22 +329,6 @@ class _Body:
                 declared_identifier(node.child_by_field_name("declarator")), declared.type
             )
         self._visit(self.function.body)
-
-    def _result_type(self) -> Type | None:
-        function = self.function
-        outer = _definition(function)
-        declarator = outer.child_by_field_name("declarator")
-        type_node = outer.child_by_field_name("type")
-        if declarator is None or type_node is None:
-            return None
-        start = max(self.source.previous_code(outer.start_byte) + 1, function.head)
-        if function.template_headers:
-            start = function.template_headers[-1].end_byte
-        levels = declarator
-        if levels.type == "function_declarator":
-            return self.types.declared(start, type_node, None, declarator.start_byte).type
-        result = self.types.declared(start, type_node, levels, function.declarator.start_byte)
-        return result.levels[-1][1] if result.levels else None
 
     # ---- scopes ----------------------------------------------------------------------------------
 

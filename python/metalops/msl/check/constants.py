@@ -6,8 +6,8 @@ import ast
 import re
 
 from ..analysis.program import declared_identifier, parameter_ranges
+from ..analysis.types import Type, Types
 from .checked import Checked
-from .types import Type, Types
 
 _SIZES = {
     name: size

@@ -6,11 +6,11 @@ from __future__ import annotations
 import re
 
 from ..analysis.program import Kernel
+from ..analysis.types import Types
 from ..source.vocabulary import THREAD_ATTRIBUTES
 from .checked import Checked, ancestor
 from .constants import Constants
 from .rules import rule
-from .types import Types
 
 RETURN = rule("kernel-return", "5.1.3", "A kernel returns void.")
 MEMBER = rule("kernel-member", "5.1", "A kernel is a function at namespace scope.")

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 
-from ..analysis.program import name_of
+from ..analysis.program import Program, name_of
+from .edits import Edits
 
 
 class AddressSpaces:
-    def __init__(self, rewritten):
-        self.program = rewritten.program
-        self.source = rewritten.program.source
-        self.edits = rewritten.edits
+    def __init__(self, program: Program, edits: Edits):
+        self.program = program
+        self.source = program.source
+        self.edits = edits
 
     def run(self) -> None:
         constructors = self._constructor_qualifiers()

@@ -13,8 +13,9 @@ from ..analysis import confinement, restrictions
 from ..analysis.program import Program, ProgramError, parameter_ranges
 from ..source.errors import Diagnostic, syntax_error
 from ..source.locations import LineMap
-from ..source.parse import unbalanced_bracket
+from ..source.parse import Source, unbalanced_bracket
 from ..source.preprocess import Preprocessed
+from .overloads import insertions
 from .rewrite import Rewritten
 
 _LINE_DIRECTIVE = re.compile(r"(?m)^#.*$")
@@ -52,8 +53,11 @@ def errors_at(lines: LineMap) -> Iterator[None]:
         ) from None
 
 
-def read_program(preprocessed: Preprocessed, only: Collection[str]) -> Program:
-    """Returns the program of a source, with the kernels named in `only` (none: all).
+def read_program(
+    preprocessed: Preprocessed, only: Collection[str], lines: LineMap
+) -> Program:
+    """Returns the program of a source, with the kernels named in `only` (none: all). lines: the map of the source's
+    text; it becomes that of the program's, which has some longer names (overloads.py).
 
     Raises ProgramError for constructs that Metal forbids and C++ compilers would accept, ValueError for unknown
     kernels.
@@ -65,6 +69,9 @@ def read_program(preprocessed: Preprocessed, only: Collection[str]) -> Program:
     if fault is not None:
         raise ProgramError(*fault)
     program = Program(source)
+    longer = [(i.offset, i.text) for i in insertions(program)]
+    if longer:
+        program = Program(Source(lines.insert(longer)))
     if only:
         missing = sorted(set(only) - {i.name for i in program.instances})
         if missing:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 
 from ..analysis.program import ProgramError, declared_identifier, name_of, parameter_ranges
+from .address_spaces import AddressSpaces
+from .edits import Edits
 
 _ERASED = re.compile(r"\b(?:device|threadgroup|thread)\b|^#.*$", re.MULTILINE)
 _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[\w.]+|[^\s\w]')
@@ -20,7 +22,7 @@ def remove_duplicates(rewritten) -> None:
     Raises ProgramError for definitions that differ by address space, and in their bodies.
     """
     program = rewritten.program
-    keys = _Keys(program.source, rewritten.edits)
+    keys = Keys(program.source, rewritten.edits)
     seen: dict[tuple, object] = {}
     for scope in program.classes:
         if "<" not in scope.name:
@@ -74,12 +76,21 @@ def _scope_of(program, function) -> tuple:
     return (*function.path, inside[-1] if inside else 0)
 
 
-class _Keys:
+class Keys:
     """Keys that identify definitions once address spaces are erased: names of parameters do not count."""
 
     def __init__(self, source, edits):
         self.source = source
         self.edits = edits
+
+    @classmethod
+    def of_erased(cls, program) -> Keys:
+        """Returns the keys of a program that nothing has been rewritten of but its address spaces."""
+        edits = Edits(program.source.text)
+        AddressSpaces(program, edits).run()
+        for item in program.source.attribute_lists:
+            edits.blank(item.start, item.end)
+        return cls(program.source, edits)
 
     def of_class(self, scope) -> str:
         template, renamed = self._template(scope.template_headers)

@@ -54,7 +54,7 @@ def rewrite(
     calls = CallGraph(program, tensors_meet)
     rewritten = Rewritten(program, Edits(program.source.text), calls)
     _erase_attributes(rewritten)
-    AddressSpaces(rewritten).run()
+    AddressSpaces(program, rewritten.edits).run()
     before_expressions(rewritten)
     Expressions(rewritten).run()
     FunctionConstants(rewritten, compiled_in).run()

@@ -46,6 +46,7 @@ class LineMap:
     sources: dict[str, str] = field(default_factory=dict)  # text of files that are not on disk
 
     def __post_init__(self):
+        self._inserted: list[tuple[int, int]] = []  # (end in the longer text, length so far)
         self.starts = [0]
         self.places: list[tuple[str, int]] = []
         # A file that is only named by a #line directive is not read.
@@ -62,7 +63,27 @@ class LineMap:
             else:
                 number += 1
 
+    def insert(self, insertions: list[tuple[int, str]]) -> str:
+        """Returns the text with (offset, text) inserted, in order of the offsets. All offsets that this map is given
+        from then on are those of the longer text."""
+        pieces, position, length = [], 0, 0
+        for offset, text in insertions:
+            pieces += [self.text[position:offset], text]
+            length += len(text)
+            self._inserted.append((offset + length, length))
+            position = offset
+        return "".join([*pieces, self.text[position:]])
+
+    def _without_insertions(self, offset: int) -> int:
+        index = bisect.bisect_right(self._inserted, offset, key=lambda i: i[0]) - 1
+        before = self._inserted[index][1] if index >= 0 else 0
+        if index + 1 < len(self._inserted):  # an offset within an insertion is where it stands
+            end, length = self._inserted[index + 1]
+            offset = min(offset, end - (length - before))
+        return offset - before
+
     def line_index(self, offset: int) -> int:
+        offset = self._without_insertions(offset)
         return min(bisect.bisect_right(self.starts, offset) - 1, len(self.places) - 1)
 
     def place(self, offset: int) -> tuple[str, int]:
@@ -72,6 +93,7 @@ class LineMap:
     def position(self, offset: int) -> Position:
         """Returns the position in the user's file of the character at `offset` of the preprocessed text."""
         index = self.line_index(offset)
+        offset = self._without_insertions(offset)
         file, line = self.places[index]
         start = self.starts[index]
         end = self.starts[index + 1] - 1

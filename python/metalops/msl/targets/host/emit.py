@@ -63,7 +63,7 @@ def emit(
     """
     lines = LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources))
     with errors_at(lines):
-        program = read_program(preprocessed, only)
+        program = read_program(preprocessed, only, lines)
         left_out = _leave_out(program, at_first_use)
         rewritten, sites = rewrite_for_host(program)
         groups = GroupLoops(rewritten, sites, GROUP_BUILTINS) if group_loops else None

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from ..analysis.program import Program, parameter_ranges
 from ..source.parse import Source
+from .program import Function, Program, parameter_ranges
 
 _CLASSES = ("struct_specifier", "class_specifier", "union_specifier")
 DATA_SPACES = ("device", "constant", "threadgroup", "thread")
@@ -171,7 +171,7 @@ class Types:
         for piece in pieces:
             found, const = self._qualifiers(*piece, self.source.masked[piece[0] : piece[1]])
             space, is_const = space or found, is_const or const
-        name = self._text(type_node) if type_node is not None else ""
+        name = self._name(type_node) if type_node is not None else ""
         if type_node is not None and type_node.type in _CLASSES:
             inner = type_node.child_by_field_name("name")
             name = self._text(inner) if inner is not None else "struct"
@@ -183,6 +183,14 @@ class Types:
                     alias, space=space or alias.space, is_const=is_const or alias.is_const
                 )
         return Type("value", space, None, name, self._is_open(type_node, name), is_const)
+
+    def _name(self, type_node) -> str:
+        """Returns the name of a type, with the address spaces that its template arguments name."""
+        if "<" in self.source.masked_text(type_node) and not self.source.attributes_in(
+            type_node.start_byte, type_node.end_byte
+        ):
+            return " ".join(self.source.node_text(type_node).split())
+        return self._text(type_node)
 
     def _qualifiers(self, start: int, end: int, masked: str) -> tuple[str | None, bool]:
         words = [
@@ -223,10 +231,11 @@ class Types:
         if len(self.classes.get(bare, ())) != 1:
             return None
         if bare not in self._fields:
-            self._fields[bare] = self._fields_of(self.classes[bare][0])
+            self._fields[bare] = self.fields_of(self.classes[bare][0])
         return self._fields[bare].get(name)
 
-    def _fields_of(self, scope) -> dict[str, Type | None]:
+    def fields_of(self, scope) -> dict[str, Type | None]:
+        """Returns the declared types of the data members of a class."""
         fields: dict[str, Type | None] = {}
         body = scope.specifier.child_by_field_name("body")
         for node in body.named_children:
@@ -265,6 +274,23 @@ class Types:
                 )
             )
         return found
+
+    def result(self, function: Function) -> Type | None:
+        """Returns the type that a function returns; None if it has none that can be read off."""
+        outer = function.node
+        while outer.type == "template_declaration":
+            outer = outer.named_children[-1]
+        declarator = outer.child_by_field_name("declarator")
+        type_node = outer.child_by_field_name("type")
+        if declarator is None or type_node is None:
+            return None
+        start = max(self.source.previous_code(outer.start_byte) + 1, function.head)
+        if function.template_headers:
+            start = function.template_headers[-1].end_byte
+        if declarator.type == "function_declarator":
+            return self.declared(start, type_node, None, declarator.start_byte).type
+        result = self.declared(start, type_node, declarator, function.declarator.start_byte)
+        return result.levels[-1][1] if result.levels else None
 
 
 def _inner(node):

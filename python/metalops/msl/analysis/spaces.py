@@ -1,0 +1,545 @@
+"""Types of expressions, as far as address spaces need them: on demand, from the declarations of what they name.
+
+A space that the source does not tell (a template parameter that may stand for a pointer, a member of an unknown class)
+is None.
+"""
+
+from __future__ import annotations
+
+import re
+
+from .calls import CallGraph
+from .program import Function, declared_identifier, last_name, name_node
+from .scopes import Declaration
+from .types import Type, Types
+
+CASTS = {"static_cast", "reinterpret_cast", "const_cast", "as_type"}
+NUMBER = Type("value", None, None, "number", False)
+NULL = Type("value", None, None, "nullptr", False)
+_LITERALS = {
+    "number_literal",
+    "char_literal",
+    "true",
+    "false",
+    "sizeof_expression",
+    "alignof_expression",
+    "lambda_expression",
+    "unary_expression",
+    "string_literal",
+    "primitive_type",
+}
+_OPAQUE = {"addressof", "declval", "forward", "move", "as_type"}  # of the library
+_BUILTIN_CALL = re.compile(r"(?:packed_)?(?:bool|u?char|u?short|u?int|u?long|half|float|bfloat)[234]?$")
+_BETWEEN = re.compile(r"(?:\s|\bconst\b|\bvolatile\b|\bnoexcept\b)*")
+
+
+def qualifier(source, function: Function) -> str | None:
+    """Returns the address space after the parameters of a member function, which its object is in; None without
+    one."""
+    parameters = function.declarator.child_by_field_name("parameters")
+    following = function.body or function.node.next_sibling
+    end = following.start_byte if following is not None else function.node.end_byte
+    for word in source.words_in(parameters.end_byte, end):
+        if _BETWEEN.fullmatch(source.masked, parameters.end_byte, word.start):
+            return word.text
+    return None
+
+
+class Spaces:
+    """The types of a program's expressions."""
+
+    def __init__(self, calls: CallGraph):
+        self.calls = calls
+        self.program = calls.program
+        self.source = calls.source
+        self.types = Types(calls.source, calls.program)
+        self._known: dict[int, Type | None] = {}
+        self._variables: dict[Declaration, Type | None] = {}
+        self._globals = self._of_the_program()
+        self._enumerators = {
+            self.source.masked_text(n)
+            for n in self.source.find("(enumerator name: (identifier) @n)")
+        }
+
+    def type_of(self, node) -> Type | None:
+        """Returns the type of an expression; its space is that of the object (an lvalue), None for a value."""
+        if node is None:
+            return None
+        if node.id not in self._known:
+            self._known[node.id] = None
+            if node.type in _LITERALS:
+                self._known[node.id] = NUMBER
+            else:
+                handler = getattr(self, f"_of_{node.type}", None)
+                self._known[node.id] = handler(node) if handler is not None else None
+        return self._known[node.id]
+
+    # ---- declarations ----------------------------------------------------------------------------
+
+    def _of_the_program(self) -> dict[str, Type | None]:
+        found: dict[str, Type | None] = {}
+        for node, _, head in self.program.declarations:
+            start = max(head, self.source.previous_code(node.start_byte) + 1)
+            parent = node.parent
+            if parent is not None and parent.type == "template_declaration":
+                start = min(start, parent.child_by_field_name("parameters").end_byte)
+            type_node = node.child_by_field_name("type")
+            for declarator in node.children_by_field_name("declarator"):
+                identifier = declared_identifier(declarator)
+                if identifier is not None:
+                    name = self.source.masked_text(identifier)
+                    type_ = self.types.declared(start, type_node, declarator, node.end_byte).type
+                    if type_.kind == "array" and type_.space is None:
+                        type_ = _in_space(type_, "constant")
+                    same = name not in found or found[name] == type_
+                    found[name] = type_ if same else None
+        return found
+
+    def _variable(self, declaration: Declaration) -> Type | None:
+        if declaration not in self._variables:
+            self._variables[declaration] = None
+            self._variables[declaration] = self._as_local(self._declared(declaration))
+        return self._variables[declaration]
+
+    @staticmethod
+    def _as_local(type_: Type | None) -> Type | None:
+        """Returns the type of a local variable, which lies in thread memory unless its declaration says otherwise."""
+        if type_ is None or type_.kind == "reference" or type_.space is not None:
+            return type_
+        return _in_space(type_, "thread")
+
+    def _declared(self, declaration: Declaration) -> Type | None:
+        node, value = declaration.node, declaration.initialiser
+        if declaration.kind == "capture":
+            return decayed(self.type_of(value))
+        if declaration.kind not in ("parameter", "variable", "constant"):
+            return None
+        type_node = declaration.type_node
+        first = type_node if node.type == "for_range_loop" else node
+        start = self.source.previous_code(first.start_byte) + 1
+        declarator = declaration.declarator
+        if declarator is not None and declaration.kinds[:1] == ["function"]:
+            declarator = None  # `Class object(argument);`
+        end = node.end_byte if declarator is None else declarator.end_byte
+        if declarator is None and declaration.declarator is not None:
+            end = declaration.declarator.start_byte
+        type_ = self.types.declared(start, type_node, declarator, end).type
+        if "..." in self.source.masked[first.start_byte : declaration.identifier.end_byte]:
+            return None
+        if not _is_auto(type_) or declaration.kind != "variable":
+            return None if _is_auto(type_) else type_
+        if node.type == "for_range_loop":
+            range_ = self.type_of(value)
+            actual = range_.target if range_ is not None and range_.kind == "array" else None
+        else:
+            if value is not None and value.type in ("initializer_list", "argument_list"):
+                items = [c for c in value.named_children if c.type != "comment"]
+                value = items[0] if len(items) == 1 else None
+            actual = self.type_of(value)
+        if type_.kind == "reference":
+            return actual
+        return decayed(actual)
+
+    # ---- names -----------------------------------------------------------------------------------
+
+    def _of_identifier(self, node) -> Type | None:
+        declaration = self.calls.scopes_around(node).declaration_of(node)
+        if declaration is not None:
+            found = self._variable(declaration)
+        else:
+            name = self.source.masked_text(node)
+            owner = self.this(node)
+            found = None
+            if owner is not None:
+                found = self.field(owner, name)
+            if found is None:
+                found = self._globals.get(name)
+            if found is None and name in self._enumerators:
+                return NUMBER
+        return found.target if found is not None and found.kind == "reference" else found
+
+    def _of_qualified_identifier(self, node) -> Type | None:
+        name = last_name(self.source, node)
+        if name in self._enumerators:
+            return NUMBER
+        scope = node.child_by_field_name("scope")
+        if scope is not None:
+            owner = self.source.masked_text(scope).split("<")[0].strip()
+            if owner in self.types.classes:
+                found = self.field(Type("value", "constant", None, owner), name)
+                return found.target if found is not None and found.kind == "reference" else found
+        return self._globals.get(name)
+
+    def this(self, node) -> Type | None:
+        """Returns the type of the object whose member function a node is in, or None."""
+        while node is not None and node.type not in ("function_definition",):
+            node = node.parent
+        if node is None:
+            return None
+        function = self.calls.function_of(node)
+        if function is None:
+            return None
+        owner = self.calls.lookup.owner(function)
+        if owner is None:
+            return None
+        return Type("value", qualifier(self.source, function) or "thread", None, owner)
+
+    def _of_this(self, node) -> Type | None:
+        owner = self.this(node)
+        return None if owner is None else Type("pointer", None, owner)
+
+    def field(self, owner: Type, name: str) -> Type | None:
+        """Returns the type of a member of an object."""
+        found = self._declared_field(owner.name.split("<")[0].strip(), name, 0)
+        if found is None or found.kind == "reference" or found.space is not None:
+            return found
+        return _in_space(found, owner.space)
+
+    def _declared_field(self, owner: str, name: str, depth: int) -> Type | None:
+        found: set[Type | None] = set()
+        for scope in self.types.classes.get(owner, ()):
+            fields = self.types.fields_of(scope)
+            if name in fields:
+                found.add(fields[name])
+        if found:
+            return found.pop() if len(found) == 1 else None
+        for scope in self.types.classes.get(owner, ()) if depth < 8 else ():
+            for child in scope.specifier.children:
+                if child.type == "base_class_clause":
+                    for base in child.named_children:
+                        text = self.source.masked_text(base).split("<")[0].split("::")[-1]
+                        type_ = self._declared_field(text.strip(), name, depth + 1)
+                        if type_ is not None:
+                            return type_
+        return None
+
+    # ---- operators -------------------------------------------------------------------------------
+
+    def _of_parenthesized_expression(self, node) -> Type | None:
+        named = [c for c in node.named_children if c.type != "comment"]
+        return self.type_of(named[0]) if len(named) == 1 else None
+
+    def _of_pointer_expression(self, node) -> Type | None:
+        inner = self.type_of(node.child_by_field_name("argument"))
+        if inner is None:
+            return None
+        if self.source.node_text(node.child_by_field_name("operator")) == "&":
+            return Type("pointer", None, inner)
+        return inner.target if inner.kind in ("pointer", "array") else None
+
+    def _of_subscript_expression(self, node) -> Type | None:
+        base = self.type_of(node.child_by_field_name("argument"))
+        if base is None:
+            return None
+        if base.kind in ("pointer", "array"):
+            return base.target
+        if base.kind != "value" or base.is_open:
+            return None
+        name = base.name.split("<")[0].strip()
+        if name not in self.types.classes:
+            return Type("value", base.space, None, "element", False)
+        members = self.calls.lookup.members.get(name, {}).get("operator[]", ())
+        return self._results([f for f in members if qualifier(self.source, f) in (None, base.space)])
+
+    def _of_field_expression(self, node) -> Type | None:
+        owner = self.type_of(node.child_by_field_name("argument"))
+        field = node.child_by_field_name("field")
+        if owner is None or field is None or field.type != "field_identifier":
+            return None
+        if self.source.node_text(node.child_by_field_name("operator")) == "->":
+            if owner.kind not in ("pointer", "array"):
+                return None
+            owner = owner.target
+        if owner.kind != "value":
+            return None
+        found = self.field(owner, self.source.masked_text(field))
+        if found is not None:
+            return found.target if found.kind == "reference" else found
+        if owner.is_open or owner.name.split("<")[0].strip() in self.types.classes:
+            return None
+        return Type("value", owner.space, None, "component", False)
+
+    def _of_binary_expression(self, node) -> Type | None:
+        if self.source.node_text(node.child_by_field_name("operator")) not in ("+", "-"):
+            return NUMBER
+        left = decayed(self.type_of(node.child_by_field_name("left")))
+        right = decayed(self.type_of(node.child_by_field_name("right")))
+        pointers = [t for t in (left, right) if t is not None and t.kind == "pointer"]
+        if len(pointers) == 1:
+            return pointers[0]
+        if pointers or any(t is None or t.is_open for t in (left, right)):
+            return NUMBER if len(pointers) == 2 else None
+        return NUMBER
+
+    def _of_conditional_expression(self, node) -> Type | None:
+        one = self.type_of(node.child_by_field_name("consequence"))
+        other = self.type_of(node.child_by_field_name("alternative"))
+        if one is None or other is None:
+            return None
+        if one == other:
+            return one
+        one, other = decayed(one), decayed(other)
+        if NULL in (one, other):
+            return other if one == NULL else one
+        if one.kind == other.kind == "pointer":
+            return one if chain(one) == chain(other) else None
+        return NUMBER if not (one.is_open or other.is_open) else None
+
+    def _of_comma_expression(self, node) -> Type | None:
+        return self.type_of(node.named_children[-1])
+
+    def _of_assignment_expression(self, node) -> Type | None:
+        return self.type_of(node.child_by_field_name("left"))
+
+    def _of_update_expression(self, node) -> Type | None:
+        return self.type_of(node.child_by_field_name("argument"))
+
+    def _of_null(self, _) -> Type:
+        return NULL
+
+    def _of_nullptr(self, _) -> Type:
+        return NULL
+
+    # ---- casts and calls -------------------------------------------------------------------------
+
+    def _of_cast_expression(self, node) -> Type | None:
+        return self._cast(node.child_by_field_name("type"))
+
+    def _cast(self, described) -> Type | None:
+        if described is None or described.type != "type_descriptor":
+            return None
+        found = self.types.described(described).type
+        if found.kind == "reference":
+            return found.target
+        return None if found.is_open else found
+
+    def _of_compound_literal_expression(self, node) -> Type | None:
+        type_node = node.child_by_field_name("type")
+        if type_node.type == "type_descriptor":
+            return self._cast(type_node)
+        return self._object(type_node)
+
+    def _object(self, type_node) -> Type | None:
+        """Returns the type of `T(...)` or `T{...}`."""
+        start = type_node.start_byte
+        found = self.types.declared(start, type_node, None, type_node.end_byte).type
+        return None if found.is_open else found.in_space(None)
+
+    def _of_call_expression(self, node) -> Type | None:
+        called = node.child_by_field_name("function")
+        name = name_node(called)
+        text = self.source.masked_text(name)
+        if called.type == "template_function" and text in CASTS:
+            template = called.child_by_field_name("arguments").named_children
+            return self._cast(template[0]) if len(template) == 1 else None
+        if called.type in ("primitive_type", "sized_type_specifier"):
+            return NUMBER
+        candidates = self.calls.functions_called(node)
+        if candidates is None:
+            return None
+        if candidates:
+            if called.type != "field_expression" and text in self.types.classes:
+                return self._object(name)
+            return self._results(self.matching(node, candidates))
+        if called.type == "field_expression":
+            owner = self.type_of(called.child_by_field_name("argument"))
+            is_class = owner is None or owner.kind != "value" or owner.is_open
+            is_class = is_class or owner.name.split("<")[0].strip() in self.types.classes
+            return None if is_class else NUMBER
+        scopes = self.calls.scopes_around(node)
+        if scopes.declaration_of(name) is not None:
+            return None
+        if _BUILTIN_CALL.match(text):
+            return Type("value", None, None, text, False)
+        if text in self.types.classes or text in self.types.aliases:
+            return self._object(name)
+        if text in _OPAQUE or text in self.calls.lookup.functions or text in self._globals:
+            return None
+        return NUMBER
+
+    def _results(self, functions: list[Function]) -> Type | None:
+        found = [self._result(f) for f in functions]
+        if not found or None in found:
+            return None
+        if len({(t.kind, t.space, chain(decayed(t))) for t in found}) > 1:
+            return None
+        return found[0].target if found[0].kind == "reference" else found[0]
+
+    def _result(self, function: Function) -> Type | None:
+        type_ = self.types.result(function)
+        if type_ is not None and _is_auto(type_) and function.body is not None:
+            query = "(return_statement (_) @value)"
+            values = {decayed(self.type_of(v)) for v in self.source.find(query, function.body)}
+            return values.pop() if len(values) == 1 else None
+        if type_ is None or type_.is_open or type_.kind == "reference":
+            return type_ if type_ is not None and type_.kind == "reference" else None
+        return type_.in_space(None)
+
+    # ---- what a parameter takes ------------------------------------------------------------------
+
+    def matching(self, call, functions: list[Function]) -> list[Function]:
+        """Returns the functions that take the arguments of a call, as far as their address spaces tell."""
+        arguments = arguments_of(call)
+        if arguments is None:
+            return functions
+        return [f for f in functions if self.fit(call, arguments, f) is not NO]
+
+    def fit(self, call, arguments: list, function: Function) -> str:
+        """Returns how a function takes the arguments of a call: NO, UNKNOWN, COPY (by a reference to a copy of an object
+        in another space) or YES."""
+        fits = [
+            self.takes(declared.type, argument)
+            for argument, (_, _, declared) in zip(
+                arguments, self.types.parameters(function.declarator), strict=False
+            )
+        ]
+        fits.append(self._takes_object(call, function))
+        return min(fits, key=_ORDER.index)
+
+    def _takes_object(self, call, function: Function) -> str:
+        if self.calls.lookup.owner(function) is None or is_static(self.source, function):
+            return YES
+        callee = call.child_by_field_name("function")
+        if callee.type == "field_expression":
+            owner = self.type_of(callee.child_by_field_name("argument"))
+            if self.source.node_text(callee.child_by_field_name("operator")) == "->":
+                owner = owner.target if owner is not None and owner.kind != "value" else None
+        else:
+            owner = self.this(call)
+        if owner is None:
+            return UNKNOWN
+        wanted = qualifier(self.source, function) or "thread"
+        return YES if (owner.space or "thread") == wanted else NO
+
+    def takes(self, wanted: Type, argument) -> str:
+        """Returns how a parameter takes an argument (see fit())."""
+        actual = self.type_of(argument)
+        if wanted.kind == "value":
+            if wanted.is_open:
+                return YES
+            inside = nested(wanted)
+            if inside and actual is not None and actual.kind == "value":
+                return YES if nested(actual) == inside else NO if nested(actual) else UNKNOWN
+            if actual is not None and actual.kind in ("pointer", "array"):
+                return NO if wanted.name.split("<")[0] not in self.types.classes else UNKNOWN
+            return UNKNOWN if inside else YES
+        if actual is None:
+            return UNKNOWN
+        if wanted.kind == "reference":
+            return _bind(wanted, actual)
+        if actual == NULL:
+            return YES
+        if actual.kind == "value":
+            return UNKNOWN if actual.is_open else NO
+        return _compared(chain(decayed(wanted)), chain(decayed(actual)), wanted, actual)
+
+
+YES, COPY, UNKNOWN, NO = "yes", "copy", "unknown", "no"
+_ORDER = (NO, UNKNOWN, COPY, YES)
+
+
+def _bind(wanted: Type, actual: Type) -> str:
+    """Returns how a reference binds to an object."""
+    need = wanted.target.space or "thread"
+    copies = wanted.target.is_const and need == "thread"
+    if actual.space is None:  # a value, in a temporary object
+        return YES if copies or need == "thread" else NO
+    if actual.space == need:
+        return _compared(chain(wanted.target), chain(actual), wanted.target, actual)
+    return COPY if copies else NO
+
+
+def _compared(need: tuple, have: tuple, wanted: Type, actual: Type) -> str:
+    if any(n != h for n, h in zip(need, have, strict=False)):
+        return NO
+    wanted, actual = _innermost(wanted), _innermost(actual)
+    if len(need) != len(have):
+        return UNKNOWN if wanted.is_open or actual.is_open else NO
+    return NO if differ(wanted, actual) else YES
+
+
+def differ(one: Type, other: Type) -> bool:
+    """Returns true if two types are certainly builtin types, and not the same one."""
+    names = [_plain(t) for t in (one, other)]
+    return None not in names and "void" not in names and names[0] != names[1]
+
+
+_SAME = {
+    "unsigned": "uint",
+    "unsigned int": "uint",
+    "size_t": "ulong",
+    "ptrdiff_t": "long",
+    **{
+        f"{sign}int{bits}_t": f"{sign}{name}"
+        for sign in ("u", "")
+        for bits, name in ((8, "char"), (16, "short"), (32, "int"), (64, "long"))
+    },
+}
+_PLAIN = re.compile(
+    r"void|(?:bool|u?char|u?short|u?int|u?long|half|float|bfloat)(?:[234](?:x[234])?)?$"
+)
+
+
+def _plain(type_: Type) -> str | None:
+    name = type_.name.removeprefix("metal::")
+    name = _SAME.get(name, name)
+    return name if type_.kind == "value" and not type_.is_open and _PLAIN.match(name) else None
+
+
+def chain(type_: Type | None) -> tuple[str, ...]:
+    """Returns the spaces of what a pointer points to, of what that points to, and so on."""
+    found = []
+    while type_ is not None and type_.kind in ("pointer", "array"):
+        type_ = type_.target
+        if type_.kind != "array":
+            found.append(type_.space or "thread")
+    return tuple(found)
+
+
+def decayed(type_: Type | None) -> Type | None:
+    """Returns the type that `auto` deduces: by value, arrays as pointers."""
+    if type_ is None:
+        return None
+    if type_.kind == "reference":
+        type_ = type_.target
+    if type_.kind == "array":
+        return Type("pointer", None, type_.target)
+    return type_.in_space(None)
+
+
+def arguments_of(call) -> list | None:
+    """Returns the arguments of a call_expression; None if their number is not known."""
+    node = call.child_by_field_name("arguments")
+    if node.type != "argument_list" or node.has_error:
+        return None
+    named = [c for c in node.named_children if c.type != "comment"]
+    return None if any(c.type == "parameter_pack_expansion" for c in named) else named
+
+
+def is_static(source, function: Function) -> bool:
+    """Returns true if a member function has no object."""
+    end = function.declarator.start_byte
+    return re.search(r"\bstatic\b", source.masked[function.head : end]) is not None
+
+
+def nested(type_: Type) -> tuple[str, ...]:
+    """Returns the address spaces in the template arguments of a class."""
+    return tuple(re.findall(r"\b(?:device|threadgroup|thread|constant)\b", type_.name))
+
+
+def _innermost(type_: Type) -> Type:
+    while type_.target is not None:
+        type_ = type_.target
+    return type_
+
+
+def _is_auto(type_: Type) -> bool:
+    type_ = _innermost(type_)
+    return type_.kind == "value" and type_.name.split(" ")[-1] in ("auto", "decltype(auto)")
+
+
+def _in_space(type_: Type, space: str | None) -> Type:
+    if type_.kind == "array":
+        return Type("array", space, _in_space(type_.target, space))
+    return type_.in_space(space)
+

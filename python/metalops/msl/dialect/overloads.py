@@ -1,0 +1,419 @@
+"""Gives overloads that differ by address space names of their own, and each call the name that it means, before address
+spaces are erased.
+
+Only functions of a name are renamed of which some could be taken for another once they are erased: a pointer or a
+reference to one space for one to another, or for a template parameter. Calls are resolved by the spaces of their
+arguments (analysis/spaces.py), then by the C++ compiler among the functions that got one name. A call whose arguments
+do not tell is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ..analysis.calls import CallGraph
+from ..analysis.program import Function, Program, ProgramError, name_node, name_of
+from ..analysis.spaces import (
+    COPY,
+    NO,
+    UNKNOWN,
+    YES,
+    Spaces,
+    arguments_of,
+    chain,
+    decayed,
+    differ,
+    is_static,
+    nested,
+    qualifier,
+)
+from ..analysis.types import DATA_SPACES, Type
+from .duplicates import Keys
+
+_OF_NO_NAME = re.compile(r"operator\W|operator$|operator |~")
+_NAMES = "[(identifier) (field_identifier)] @n"
+
+
+@dataclass(frozen=True)
+class Insertion:
+    """Text to insert into the source."""
+
+    offset: int
+    text: str
+
+
+def insertions(program: Program) -> list[Insertion]:
+    """Returns the text that gives each set of overloads that address spaces tell apart names of their own.
+
+    Raises ProgramError for calls and other uses whose meaning depends on an address space that is not known.
+    """
+    families = _spaced_families(program)
+    return _Overloads(program, CallGraph(program), families).run() if families else []
+
+
+def _spaced_families(program: Program) -> dict[str, list[Function]]:
+    """Returns the functions, by name, of which several name an address space, or one does beside others."""
+    families: dict[str, list[Function]] = {}
+    for function in program.functions:
+        if function.stage is None:
+            families.setdefault(function.name, []).append(function)
+    return {
+        name: functions
+        for name, functions in families.items()
+        if len(functions) > 1 and any(_words(program, f) for f in functions)
+    }
+
+
+def _words(program: Program, function: Function) -> set[str]:
+    parameters = function.declarator.child_by_field_name("parameters")
+    following = function.body or function.node.next_sibling
+    end = following.start_byte if following is not None else function.node.end_byte
+    words = program.source.words_in(parameters.start_byte, end)
+    return {w.text for w in words if w.text in DATA_SPACES}
+
+
+class _Overloads:
+    def __init__(self, program: Program, calls: CallGraph, families: dict[str, list[Function]]):
+        self.program = program
+        self.source = program.source
+        self.calls = calls
+        self.lookup = calls.lookup
+        self.spaces = Spaces(calls)
+        self.keys = Keys.of_erased(program)
+        self.families = families
+        self._entries: dict[Function, tuple] = {}
+        self._suffixes: dict[Function, str] = {}
+        self._found: list[Insertion] = []
+
+    def run(self) -> list[Insertion]:
+        separated = self._separated()
+        if not separated:
+            return []
+        for name in separated:
+            self._separate(name)
+        self._calls(separated)
+        return sorted(self._found, key=lambda i: i.offset)
+
+    # ---- which functions get names ---------------------------------------------------------------
+
+    def _separated(self) -> list[str]:
+        """Returns the names of the functions that address spaces tell apart."""
+        merged: dict[str, list[list[str]]] = {}
+        found: list[str] = []
+        for name, functions in self.families.items():
+            for index, one in enumerate(functions):
+                for other in functions[index + 1 :]:
+                    if not self._confusable(one, other):
+                        continue
+                    body = self._common_body(one, other)
+                    if body is not None:
+                        merged.setdefault(name, []).append(body)
+                    elif name not in found:
+                        self._check_has_name(one, other)
+                        found.append(name)
+        waiting = [*found]
+        while waiting:  # the same words mean something else if they call one of these
+            called = waiting.pop()
+            for name, bodies in merged.items():
+                if name not in found and any(called in body for body in bodies):
+                    if _has_no_name(self.families[name][0], self.lookup):
+                        continue  # left to remove_duplicates
+                    found.append(name)
+                    waiting.append(name)
+        return found
+
+    def _check_has_name(self, one: Function, other: Function) -> None:
+        if _has_no_name(one, self.lookup):
+            raise ProgramError(
+                f"overloads of {one.name} that differ by address space are not supported unless "
+                "they are the same but for the address space: "
+                f"{self.keys.signature(one)} and {self.keys.signature(other)}",
+                other.declarator.start_byte,
+                one.declarator.start_byte,
+            )
+
+    def _common_body(self, one: Function, other: Function) -> list[str] | None:
+        """Returns the body of two functions of which only one remains; None if both do."""
+        if self._scope(one) != self._scope(other) or one.body is None or other.body is None:
+            return None
+        if self.keys.of_function(one) != self.keys.of_function(other):
+            return None
+        body = self.keys.body_of_function(one)
+        if body != self.keys.body_of_function(other):
+            if _has_no_name(one, self.lookup):
+                return body  # left to remove_duplicates
+            return None
+        return body
+
+    def _scope(self, function: Function) -> tuple:
+        return (*self.lookup.place(function).path, self.lookup.owner(function))
+
+    def _confusable(self, one: Function, other: Function) -> bool:
+        """Returns true if a call of one of two functions could mean the other, once address spaces are erased."""
+        owners = self.lookup.owner(one), self.lookup.owner(other)
+        if (owners[0] is None) != (owners[1] is None):
+            return False
+        if owners[0] != owners[1] and not self.lookup.is_used(one.name):
+            return False
+        if owners[0] is not None and self._is_definition_of(one, other):
+            return False
+        low, high = self.lookup.count(one)
+        if not self.lookup.taking([other], (low, high)):
+            return False
+        pairs = list(zip(self._types(one), self._types(other), strict=False))
+        objects = self._object(one), self._object(other)
+        conflict = None not in objects and objects[0] != objects[1]
+        if any(_are_apart(*pair) for pair in pairs):
+            return False
+        return conflict or any(_conflict(*pair) for pair in pairs)
+
+    def _is_definition_of(self, one: Function, other: Function) -> bool:
+        """Returns true if two member functions are the declaration and the definition of one."""
+        return (one.body is None) != (other.body is None) and self._entry(one) == self._entry(other)
+
+    def _types(self, function: Function) -> list[Type]:
+        return [d.type for _, _, d in self.spaces.types.parameters(function.declarator)]
+
+    def _object(self, function: Function) -> str | None:
+        """Returns the address space of the object of a member function."""
+        if self.lookup.owner(function) is None or is_static(self.source, function):
+            return None
+        if function.name == self.lookup.owner(function):
+            return None  # a constructor's, which calls do not tell
+        return qualifier(self.source, function) or "thread"
+
+    # ---- names -----------------------------------------------------------------------------------
+
+    def _entry(self, function: Function) -> tuple[str, ...]:
+        """Returns what a name says of each parameter, and of the object: its address spaces."""
+        if function not in self._entries:
+            spaces = ["_".join(_spaces(t)) or "0" for t in self._types(function)]
+            while spaces and spaces[-1] == "0":
+                spaces.pop()
+            of_class = self.families[function.name]
+            objects = {self._object(f) for f in of_class} - {None}
+            if len(objects) > 1 and self._object(function) is not None:
+                spaces.insert(0, self._object(function))
+            self._entries[function] = tuple(spaces)
+        return self._entries[function]
+
+    def _suffix(self, function: Function) -> str:
+        if function not in self._suffixes:
+            entry = self._entry(function)
+            suffix = "_in_" + "_".join(entry) if entry else ""
+            while suffix and function.name + suffix in self.source.identifiers:
+                suffix += "_"
+            self._suffixes[function] = suffix
+        return self._suffixes[function]
+
+    def _separate(self, name: str) -> None:
+        for function in self.families[name]:
+            node = name_node(name_of(function.declarator))
+            self._insert(node.end_byte, self._suffix(function))
+
+    def _insert(self, offset: int, text: str) -> None:
+        if text:
+            self._found.append(Insertion(offset, text))
+
+    # ---- uses ------------------------------------------------------------------------------------
+
+    def _calls(self, names: list[str]) -> None:
+        declaring = self.calls.declaring
+        instantiated = [(n.start_byte, n.end_byte) for n, _, _ in self.program.instantiations]
+        wanted = {*names}
+        for node in self.source.find(_NAMES):
+            name = self.source.masked_text(node)
+            if name not in wanted or node.start_byte in declaring:
+                continue
+            if any(start <= node.start_byte < end for start, end in instantiated):
+                continue
+            if node.type == "identifier" and self._is_local(node):
+                continue
+            use = node.parent
+            while use.type in ("template_function", "template_method", "qualified_identifier", "dependent_name"):
+                use = use.parent
+            if node.type == "field_identifier":
+                if use.type != "field_expression":
+                    continue  # the declaration of a data member
+                use = use.parent
+            while use.type == "parenthesized_expression":
+                use = use.parent
+            if use.type == "using_declaration":
+                self._using(node, use, name)
+            elif use.type == "call_expression" and self._is_callee(node, use):
+                self._call(node, use, name)
+            elif node.type == "field_identifier" and self.lookup.is_field(name):
+                continue
+            elif not self._is_declared(node):
+                raise ProgramError(
+                    f"{name} has overloads that differ by address space; a use of it other than a "
+                    "call is not supported",
+                    node.start_byte,
+                )
+
+    def _is_local(self, node) -> bool:
+        scopes = self.calls.scopes_around(node)
+        return scopes.declaration_of(node) is not None or any(
+            d.identifier.start_byte == node.start_byte for d in scopes.declarations
+        )
+
+    def _is_declared(self, node) -> bool:
+        """Returns true if a name is that of a variable, a parameter or an enumerator where it is declared."""
+        parent = node.parent
+        while parent.type.endswith("_declarator"):
+            parent = parent.parent
+        return parent.type.endswith(("declaration", "enumerator"))
+
+    @staticmethod
+    def _is_callee(node, call) -> bool:
+        callee = call.child_by_field_name("function")
+        return callee.start_byte <= node.start_byte < callee.end_byte
+
+    def _using(self, node, use, name: str) -> None:
+        """Extends `using scope::name;` to the functions of that name."""
+        text = self.source.masked[use.start_byte : node.start_byte]
+        scope = re.findall(r"\w+", text)[-1]
+        meant = [
+            f
+            for f in self.families[name]
+            if f.node.start_byte < use.start_byte and scope in self.lookup.place(f).path[-1:]
+        ]
+        suffixes = [*dict.fromkeys(map(self._suffix, meant or self.families[name]))]
+        self._insert(node.end_byte, suffixes[0])
+        for suffix in suffixes[1:]:
+            self._insert(use.end_byte, f" {text}{name}{suffix};")
+
+    def _call(self, node, call, name: str) -> None:
+        functions = self.calls.functions_called(call)
+        if functions is None:
+            if node.type == "identifier":
+                return  # an object is called
+            functions = [f for f in self.families[name] if self.lookup.owner(f) is not None]
+        functions = [f for f in functions if f in self.families[name]]
+        arguments = arguments_of(call)
+        if arguments is None:
+            fits = dict.fromkeys(functions, UNKNOWN)
+        else:
+            fits = {f: self.spaces.fit(call, arguments, f) for f in functions}
+        left = [f for f in functions if fits[f] != NO]
+        if any(fits[f] == YES for f in left):
+            left = [f for f in left if fits[f] != COPY]
+        if not left:
+            return  # the compiler says that no function is named so
+        left = self._most_special(left, arguments or [])
+        if len({self._suffix(f) for f in left}) > 1 and not self._are_the_same(left):
+            self._refuse(node, call, name, left, fits)
+        self._insert(node.end_byte, self._suffix(left[0]))
+
+    def _most_special(self, functions: list[Function], arguments: list) -> list[Function]:
+        """Returns the functions that name an address space, if they take a call as well as templates that take
+        anything."""
+        special = [f for f in functions if self._suffix(f)]
+        if not special or len(special) == len(functions):
+            return functions
+        for function in special:
+            for wanted, argument in zip(self._types(function), arguments, strict=False):
+                if wanted.kind not in ("pointer", "reference"):
+                    continue
+                actual = self.spaces.type_of(argument)
+                if actual is None:
+                    return functions
+                if wanted.kind == "pointer":
+                    actual = decayed(actual).target
+                target = wanted.target
+                if actual is None or target.is_const != actual.is_const:
+                    return functions
+                plain = target.name == actual.name or self._is_parameter(function, target.name)
+                if target.kind != actual.kind or not plain:
+                    return functions
+        return special
+
+    def _is_parameter(self, function: Function, name: str) -> bool:
+        return any(
+            re.search(rf"\b{re.escape(name)}\b", self.source.masked_text(header))
+            for header in function.template_headers
+        )
+
+    def _are_the_same(self, functions: list[Function]) -> bool:
+        return all(self._common_body(functions[0], f) is not None for f in functions[1:])
+
+    def _refuse(self, node, call, name: str, left: list[Function], fits: dict) -> None:
+        candidates = " and ".join(dict.fromkeys(self.keys.signature(f) for f in left))
+        for argument in arguments_of(call) or ():
+            kinds = {tuple(_spaces(t)) for t in map(self._type_at(call, argument), left) if t}
+            if len(kinds) > 1 and self.spaces.type_of(argument) is None:
+                what = " ".join(self.source.node_text(argument).split())
+                raise ProgramError(
+                    f"which overload of {name} this call means depends on the address space of "
+                    f"{what}, which cannot be inferred here: {candidates}",
+                    argument.start_byte,
+                )
+        raise ProgramError(
+            f"which overload of {name} this call means depends on address spaces that cannot be "
+            f"inferred here: {candidates}",
+            node.start_byte,
+        )
+
+    def _type_at(self, call, argument):
+        index = arguments_of(call).index(argument)
+
+        def type_of(function: Function) -> Type | None:
+            types = self._types(function)
+            return types[index] if index < len(types) else None
+
+        return type_of
+
+
+def _has_no_name(function: Function, lookup) -> bool:
+    """Returns true for an operator, a conversion, a constructor or a destructor."""
+    return (
+        function.is_conversion
+        or _OF_NO_NAME.match(function.name) is not None
+        or lookup.owner(function) == function.name
+    )
+
+
+def _spaces(type_: Type) -> tuple[str, ...]:
+    """Returns the address spaces that a parameter's type names."""
+    if type_.kind == "reference":
+        return (type_.target.space or "thread", *chain(type_.target))
+    if type_.kind in ("pointer", "array"):
+        return chain(decayed(type_)) if type_.kind == "pointer" or type_.space else ("thread",)
+    return nested(type_)
+
+
+def _conflict(one: Type, other: Type) -> bool:
+    """Returns true if the address spaces of two parameters, and nothing else that is certain, tell them apart."""
+    spaces = _spaces(one), _spaces(other)
+    if spaces[0] and spaces[1]:
+        return any(a != b for a, b in zip(*spaces, strict=False)) or len(spaces[0]) != len(spaces[1])
+    if not spaces[0] and not spaces[1]:
+        return False
+    plain = other if spaces[0] else one
+    return plain.is_open or (one if spaces[0] else other).kind == "reference"
+
+
+def _are_apart(one: Type, other: Type) -> bool:
+    """Returns true if no argument converts to both of two parameters, whatever its address space is."""
+    if one.kind == other.kind == "pointer":
+        return differ(_end(one), _end(other)) and len(chain(one)) == len(chain(other))
+    if one.kind == other.kind == "reference" and not (one.target.is_const or other.target.is_const):
+        return differ(_end(one), _end(other))
+    for pointer, value in ((one, other), (other, one)):
+        if pointer.kind == "pointer" and value.kind == "value" and not value.is_open:
+            return _is_builtin(value)
+    return False
+
+
+def _is_builtin(type_: Type) -> bool:
+    return differ(type_, Type("value", None, None, "int")) or differ(
+        type_, Type("value", None, None, "float")
+    )
+
+
+def _end(type_: Type) -> Type:
+    while type_.target is not None:
+        type_ = type_.target
+    return type_
+
