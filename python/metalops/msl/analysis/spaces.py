@@ -490,9 +490,9 @@ def chain(type_: Type | None) -> tuple[str, ...]:
     """Returns the spaces of what a pointer points to, of what that points to, and so on."""
     found = []
     while type_ is not None and type_.kind in ("pointer", "array"):
+        if type_.kind == "pointer":
+            found.append(type_.target.space or "thread")
         type_ = type_.target
-        if type_.kind != "array":
-            found.append(type_.space or "thread")
     return tuple(found)
 
 

@@ -15,8 +15,8 @@ from ..source.errors import Diagnostic, syntax_error
 from ..source.locations import LineMap
 from ..source.parse import Source, unbalanced_bracket
 from ..source.preprocess import Preprocessed
-from .overloads import insertions
 from .rewrite import Rewritten
+from .separated import insertions
 
 _LINE_DIRECTIVE = re.compile(r"(?m)^#.*$")
 
@@ -57,7 +57,7 @@ def read_program(
     preprocessed: Preprocessed, only: Collection[str], lines: LineMap
 ) -> Program:
     """Returns the program of a source, with the kernels named in `only` (none: all). lines: the map of the source's
-    text; it becomes that of the program's, which has some longer names (overloads.py).
+    text; it becomes that of the program's, which has some longer names (separated.py).
 
     Raises ProgramError for constructs that Metal forbids and C++ compilers would accept, ValueError for unknown
     kernels.

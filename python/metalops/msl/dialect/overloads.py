@@ -10,9 +10,7 @@ do not tell is an error.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
-from ..analysis.calls import CallGraph
 from ..analysis.program import Function, Program, ProgramError, name_node, name_of
 from ..analysis.spaces import (
     COPY,
@@ -30,29 +28,13 @@ from ..analysis.spaces import (
 )
 from ..analysis.types import DATA_SPACES, Type
 from .duplicates import Keys
+from .insertion import Insertion
 
 _OF_NO_NAME = re.compile(r"operator\W|operator$|operator |~")
 _NAMES = "[(identifier) (field_identifier)] @n"
 
 
-@dataclass(frozen=True)
-class Insertion:
-    """Text to insert into the source."""
-
-    offset: int
-    text: str
-
-
-def insertions(program: Program) -> list[Insertion]:
-    """Returns the text that gives each set of overloads that address spaces tell apart names of their own.
-
-    Raises ProgramError for calls and other uses whose meaning depends on an address space that is not known.
-    """
-    families = _spaced_families(program)
-    return _Overloads(program, CallGraph(program), families).run() if families else []
-
-
-def _spaced_families(program: Program) -> dict[str, list[Function]]:
+def spaced_families(program: Program) -> dict[str, list[Function]]:
     """Returns the functions, by name, of which several name an address space, or one does beside others."""
     families: dict[str, list[Function]] = {}
     for function in program.functions:
@@ -73,27 +55,35 @@ def _words(program: Program, function: Function) -> set[str]:
     return {w.text for w in words if w.text in DATA_SPACES}
 
 
-class _Overloads:
-    def __init__(self, program: Program, calls: CallGraph, families: dict[str, list[Function]]):
+class Overloads:
+    """The functions of a program that may have to be told apart. families: by name, as of spaced_families()."""
+
+    def __init__(
+        self, program: Program, spaces: Spaces, keys: Keys, families: dict[str, list[Function]]
+    ):
         self.program = program
         self.source = program.source
-        self.calls = calls
-        self.lookup = calls.lookup
-        self.spaces = Spaces(calls)
-        self.keys = Keys.of_erased(program)
+        self.calls = spaces.calls
+        self.lookup = spaces.calls.lookup
+        self.spaces = spaces
+        self.keys = keys
         self.families = families
         self._entries: dict[Function, tuple] = {}
         self._suffixes: dict[Function, str] = {}
         self._found: list[Insertion] = []
 
     def run(self) -> list[Insertion]:
+        """Returns the text that gives each set of overloads that address spaces tell apart names of their own.
+
+        Raises ProgramError for calls and other uses whose meaning depends on an address space that is not known.
+        """
         separated = self._separated()
         if not separated:
             return []
         for name in separated:
             self._separate(name)
         self._calls(separated)
-        return sorted(self._found, key=lambda i: i.offset)
+        return self._found
 
     # ---- which functions get names ---------------------------------------------------------------
 
@@ -109,6 +99,8 @@ class _Overloads:
                     body = self._common_body(one, other)
                     if body is not None:
                         merged.setdefault(name, []).append(body)
+                    elif self._is_left(one, other):
+                        continue
                     elif name not in found:
                         self._check_has_name(one, other)
                         found.append(name)
@@ -123,6 +115,12 @@ class _Overloads:
                     waiting.append(name)
         return found
 
+    def _is_left(self, one: Function, other: Function) -> bool:
+        """Returns true for functions that cannot have other names and become equal: remove_duplicates compares them."""
+        return _has_no_name(one, self.lookup) and (
+            self.keys.of_function(one) == self.keys.of_function(other)
+        )
+
     def _check_has_name(self, one: Function, other: Function) -> None:
         if _has_no_name(one, self.lookup):
             raise ProgramError(
@@ -134,17 +132,17 @@ class _Overloads:
             )
 
     def _common_body(self, one: Function, other: Function) -> list[str] | None:
-        """Returns the body of two functions of which only one remains; None if both do."""
-        if self._scope(one) != self._scope(other) or one.body is None or other.body is None:
+        """Returns the body of two functions that are the same but for address spaces, and for const, which takes the
+        place of one of them; None of others."""
+        if one.body is None or other.body is None or self._scope(one) != self._scope(other):
             return None
-        if self.keys.of_function(one) != self.keys.of_function(other):
+        keys = [_without_const(self.keys.of_function(f)) for f in (one, other)]
+        if keys[0] != keys[1]:
             return None
-        body = self.keys.body_of_function(one)
-        if body != self.keys.body_of_function(other):
-            if _has_no_name(one, self.lookup):
-                return body  # left to remove_duplicates
+        bodies = [[t for t in self.keys.body_of_function(f) if t != "const"] for f in (one, other)]
+        if bodies[0] != bodies[1]:
             return None
-        return body
+        return bodies[0]
 
     def _scope(self, function: Function) -> tuple:
         return (*self.lookup.place(function).path, self.lookup.owner(function))
@@ -160,6 +158,8 @@ class _Overloads:
             return False
         low, high = self.lookup.count(one)
         if not self.lookup.taking([other], (low, high)):
+            return False
+        if _told_by_const(self._types(one), self._types(other)):
             return False
         pairs = list(zip(self._types(one), self._types(other), strict=False))
         objects = self._object(one), self._object(other)
@@ -208,7 +208,14 @@ class _Overloads:
         return self._suffixes[function]
 
     def _separate(self, name: str) -> None:
+        suffixes = {self._suffix(f) for f in self.families[name] if not f.is_specialisation}
         for function in self.families[name]:
+            if function.is_specialisation and self._suffix(function) not in suffixes:
+                raise ProgramError(
+                    f"an explicit specialisation of {name} for an address space is not supported; "
+                    "write an overload",
+                    function.declarator.start_byte,
+                )
             node = name_node(name_of(function.declarator))
             self._insert(node.end_byte, self._suffix(function))
 
@@ -300,7 +307,13 @@ class _Overloads:
         if any(fits[f] == YES for f in left):
             left = [f for f in left if fits[f] != COPY]
         if not left:
-            return  # the compiler says that no function is named so
+            if functions:
+                raise ProgramError(
+                    f"no overload of {name} takes arguments in these address spaces: "
+                    + " and ".join(dict.fromkeys(map(self.keys.signature, functions))),
+                    node.start_byte,
+                )
+            return  # another function of that name
         left = self._most_special(left, arguments or [])
         if len({self._suffix(f) for f in left}) > 1 and not self._are_the_same(left):
             self._refuse(node, call, name, left, fits)
@@ -342,7 +355,8 @@ class _Overloads:
         candidates = " and ".join(dict.fromkeys(self.keys.signature(f) for f in left))
         for argument in arguments_of(call) or ():
             kinds = {tuple(_spaces(t)) for t in map(self._type_at(call, argument), left) if t}
-            if len(kinds) > 1 and self.spaces.type_of(argument) is None:
+            actual = self.spaces.type_of(argument)
+            if len(kinds) > 1 and (actual is None or actual.is_open):
                 what = " ".join(self.source.node_text(argument).split())
                 raise ProgramError(
                     f"which overload of {name} this call means depends on the address space of "
@@ -363,6 +377,10 @@ class _Overloads:
             return types[index] if index < len(types) else None
 
         return type_of
+
+
+def _without_const(text: str) -> str:
+    return "".join(re.sub(r"\bconst\b", "", text).split())
 
 
 def _has_no_name(function: Function, lookup) -> bool:
@@ -387,11 +405,36 @@ def _conflict(one: Type, other: Type) -> bool:
     """Returns true if the address spaces of two parameters, and nothing else that is certain, tell them apart."""
     spaces = _spaces(one), _spaces(other)
     if spaces[0] and spaces[1]:
-        return any(a != b for a, b in zip(*spaces, strict=False)) or len(spaces[0]) != len(spaces[1])
+        return any(a != b for a, b in zip(*spaces, strict=False))
     if not spaces[0] and not spaces[1]:
         return False
     plain = other if spaces[0] else one
     return plain.is_open or (one if spaces[0] else other).kind == "reference"
+
+
+def _told_by_const(one: list[Type], other: list[Type]) -> bool:
+    """Returns true if two functions take the same types, but one takes what is constant, and so const once it is erased,
+    where the other takes what is not const."""
+    if len(one) != len(other):
+        return False
+    directions = set()
+    for a, b in zip(one, other, strict=True):
+        if not _conflict(a, b):
+            if (a.kind, _end(a).name) != (b.kind, _end(b).name):
+                return False
+            continue
+        if a.kind != b.kind or a.kind not in ("pointer", "reference"):
+            return False
+        targets = a.target, b.target
+        if targets[0].target is not None or targets[1].target is not None:
+            return False
+        constant = [t.space == "constant" for t in targets]
+        if constant[0] == constant[1] or targets[constant[0]].is_const:
+            return False
+        if not (targets[0].name == targets[1].name or all(t.is_open for t in targets)):
+            return False
+        directions.add(constant[0])
+    return len(directions) == 1
 
 
 def _are_apart(one: Type, other: Type) -> bool:
@@ -400,6 +443,9 @@ def _are_apart(one: Type, other: Type) -> bool:
         return differ(_end(one), _end(other)) and len(chain(one)) == len(chain(other))
     if one.kind == other.kind == "reference" and not (one.target.is_const or other.target.is_const):
         return differ(_end(one), _end(other))
+    for array, value in ((one, other), (other, one)):
+        if array.kind == "reference" and array.target.kind == "array" and value.kind == "value":
+            return not value.is_open
     for pointer, value in ((one, other), (other, one)):
         if pointer.kind == "pointer" and value.kind == "value" and not value.is_open:
             return _is_builtin(value)

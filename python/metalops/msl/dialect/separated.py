@@ -1,0 +1,28 @@
+"""Separates what address spaces tell apart, before they are erased."""
+
+from __future__ import annotations
+
+from ..analysis.calls import CallGraph
+from ..analysis.program import Program
+from ..analysis.spaces import Spaces
+from .duplicates import Keys
+from .insertion import Insertion
+from .overloads import Overloads, spaced_families
+from .specialisations import has_spaced_arguments, spaced_arguments
+
+
+def insertions(program: Program) -> list[Insertion]:
+    """Returns the text that keeps apart overloads and specialisations that differ by address space, in order. Empty for
+    a program whose meaning does not depend on them.
+
+    Raises ProgramError where it depends on an address space that is not known.
+    """
+    families = spaced_families(program)
+    specialised = has_spaced_arguments(program)
+    if not families and not specialised:
+        return []
+    spaces, keys = Spaces(CallGraph(program)), Keys.of_erased(program)
+    found = Overloads(program, spaces, keys, families).run() if families else []
+    if specialised:
+        found += spaced_arguments(program, spaces, keys)
+    return sorted(found, key=lambda i: i.offset)

@@ -1,0 +1,252 @@
+"""Keeps the address spaces in template arguments where a template tells them apart, before they are erased.
+
+Such templates are `is_same` and classes and variables that are specialised for pointers or references to one address
+space. Where one is named, `device T*` becomes `msl_spaced<1, device T*>`, in the specialisations and in the uses alike.
+An argument that may be a pointer and does not name its address space, as a template parameter, is an error there.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..analysis.program import Program, ProgramError, name_node
+from ..analysis.spaces import Spaces, arguments_of, chain, nested
+from ..analysis.types import DATA_SPACES, Type
+from .duplicates import Keys
+from .insertion import Insertion
+
+_COMPARING = {"is_same", "is_same_v"}
+_NUMBERS = {"device": "1", "constant": "2", "threadgroup": "3", "thread": "4"}
+_USES = "[(template_type) (template_function)] @t"
+_TYPE_PARAMETERS = "(type_parameter_declaration (type_identifier) @n)"
+
+
+def spaced_arguments(program: Program, spaces: Spaces, keys: Keys) -> list[Insertion]:
+    """Returns the text that marks address spaces in template arguments.
+
+    Raises ProgramError where the meaning depends on an address space that is not known.
+    """
+    return _Specialisations(program, spaces, keys).run()
+
+
+def has_spaced_arguments(program: Program) -> bool:
+    """Returns true if the program names an address space in some template's arguments, or compares types."""
+    return "<" in program.source.masked and (
+        not _COMPARING.isdisjoint(program.source.identifiers)
+        or any(_is_specialised(program, name) for name, _ in _heads(program))
+    )
+
+
+def _heads(program: Program):
+    """Yields (name, template arguments) of the specialisations of classes and variables."""
+    source = program.source
+    for scope in program.classes:
+        name = scope.specifier.child_by_field_name("name")
+        if name is not None and name.type == "template_type":
+            yield source.masked_text(name.child_by_field_name("name")), name
+    for node, _, _ in program.declarations:
+        for declarator in node.children_by_field_name("declarator"):
+            for name in source.find("(template_function) @t", declarator):
+                if declarator.start_byte == name.start_byte:
+                    yield source.masked_text(name.child_by_field_name("name")), name
+
+
+class _Specialisations:
+    def __init__(self, program: Program, spaces: Spaces, keys: Keys):
+        self.program = program
+        self.source = program.source
+        self.spaces = spaces
+        self.types = spaces.types
+        self.keys = keys
+        self._found: list[Insertion] = []
+
+    def run(self) -> list[Insertion]:
+        heads: dict[str, list] = {}
+        for name, node in _heads(self.program):
+            heads.setdefault(name, []).append(node)
+        comparing = {*_COMPARING} - {s.name for s in self.program.classes}
+        comparing |= {n for n, nodes in heads.items() if any(map(self._compares, nodes))}
+        telling = {n for n, nodes in heads.items() if self._tells(n, nodes)}
+        if not telling and comparing.isdisjoint(self.source.identifiers):
+            return []
+        declared = {node.start_byte for nodes in heads.values() for node in nodes}
+        for node in self.source.find(_USES):
+            name = self.source.masked_text(name_node(node.child_by_field_name("name")))
+            if name in telling or name in comparing:
+                self._use(node, name, node.start_byte in declared, name in comparing)
+        return self._found
+
+    # ---- which templates -------------------------------------------------------------------------
+
+    def _compares(self, head) -> bool:
+        """Returns true if a specialisation is for equal arguments: `same<T, T>`."""
+        arguments = head.child_by_field_name("arguments").named_children
+        texts = [self.source.masked_text(a) for a in arguments]
+        return any(texts.count(t) > 1 and self.types.is_template_parameter(t) for t in texts)
+
+    def _tells(self, name: str, heads: list) -> bool:
+        """Returns true if the meaning of a template depends on an address space."""
+        spaced = [h for h in heads if self._names_a_space(h)]
+        if not spaced:
+            return False
+        scopes = [s for s in self.program.classes if s.name.split("<")[0].strip() == name]
+        if not scopes:
+            return True  # a variable
+        of_heads = {h.start_byte for h in spaced}
+        bodies: dict[str, list] = {}
+        for scope in scopes:
+            if scope.specifier.child_by_field_name("name").start_byte in of_heads:
+                bodies.setdefault(self.keys.of_class(scope), []).append(
+                    self.keys.body_of_class(scope)
+                )
+        if any(body != found[0] for found in bodies.values() for body in found[1:]):
+            self._check_primary(scopes, spaced[0])
+            return True
+        primary = [s for s in scopes if "<" not in s.name]
+        if not any(map(self._says_something, primary)):
+            return False
+        covered = {w.text for h in spaced for w in self._words(h)}
+        if covered >= {*DATA_SPACES} and len({str(b) for f in bodies.values() for b in f}) == 1:
+            return False
+        self._check_primary(scopes, spaced[0])
+        return True
+
+    def _words(self, node) -> list:
+        return [w for w in self.source.words_in(node.start_byte, node.end_byte) if w.text in DATA_SPACES]
+
+    def _names_a_space(self, head) -> bool:
+        return any(map(self._spaces, head.child_by_field_name("arguments").named_children))
+
+    @staticmethod
+    def _says_something(scope) -> bool:
+        """Returns true if a class has members or bases."""
+        body = scope.specifier.child_by_field_name("body")
+        return bool(body.named_children) or any(
+            c.type == "base_class_clause" for c in scope.specifier.children
+        )
+
+    def _check_primary(self, scopes: list, head) -> None:
+        """Raises an error if the template itself uses a parameter as a type, which would not be one."""
+        for scope in scopes:
+            if "<" in scope.name:
+                continue
+            body = scope.specifier
+            name = body.child_by_field_name("name")
+            text = self.source.masked[name.end_byte : body.end_byte]
+            for header in scope.template_headers:
+                for parameter in self.source.find(_TYPE_PARAMETERS, header):
+                    if re.search(rf"\b{self.source.masked_text(parameter)}\b", text):
+                        raise ProgramError(
+                            f"a specialisation of {scope.name} for an address space is not "
+                            "supported, since the template itself uses its parameter",
+                            head.start_byte,
+                            name.start_byte,
+                        )
+
+    # ---- uses ------------------------------------------------------------------------------------
+
+    def _use(self, node, name: str, is_head: bool, compares: bool) -> None:
+        arguments = [
+            c
+            for c in node.child_by_field_name("arguments").named_children
+            if c.type == "type_descriptor"
+        ]
+        kinds = [self._kind(a) for a in arguments]
+        marked = [self._spaces(a) for a in arguments]
+        if is_head and not any(marked):
+            return
+        if compares and not any(marked):
+            if kinds.count("open") < 2 or is_head or not self._are_pointers(node, arguments):
+                return
+            self._refuse(node, name, arguments[0])
+        for argument, kind, spaces in zip(arguments, kinds, marked, strict=True):
+            if spaces:
+                self._mark(argument, spaces)
+            elif kind == "open" and not is_head:
+                self._refuse(node, name, argument)
+
+    def _described(self, argument) -> Type:
+        type_ = self.types.described(argument).type
+        node = argument.child_by_field_name("type")
+        if node is not None and node.type == "decltype" and type_.kind == "value":
+            values = [c for c in node.named_children if c.type != "comment"]
+            actual = self.spaces.type_of(values[0]) if len(values) == 1 else None
+            if actual is not None and values[0].type == "identifier":
+                return actual
+        return type_
+
+    def _kind(self, argument) -> str:
+        type_ = self._described(argument)
+        return "open" if type_.kind == "value" and (type_.is_open or nested(type_)) else "known"
+
+    def _spaces(self, argument) -> tuple[str, ...]:
+        """Returns the address spaces of a template argument that is a pointer or a reference."""
+        if argument.type != "type_descriptor":
+            return ()
+        type_ = self._described(argument)
+        if type_.kind == "reference":
+            return (type_.target.space or "thread", *chain(type_.target))
+        return chain(type_) if type_.kind == "pointer" else ()
+
+    def _mark(self, argument, spaces: tuple[str, ...]) -> None:
+        start = self.source.previous_code(argument.start_byte) + 1
+        end = self.source.next_code(argument.end_byte)
+        number = "".join(_NUMBERS.get(s, "5") for s in spaces)
+        self._found.append(Insertion(start, f"msl_spaced<{number}, "))
+        self._found.append(Insertion(end, ">"))
+
+    def _refuse(self, node, name: str, argument) -> None:
+        what = " ".join(self.source.node_text(argument).split())
+        raise ProgramError(
+            f"the meaning of {name} depends on the address space of {what}, which cannot be "
+            "inferred here",
+            node.start_byte,
+        )
+
+    # ---- template parameters that are pointers ---------------------------------------------------
+
+    def _are_pointers(self, node, arguments: list) -> bool:
+        """Returns true if pointers are known to be given for two template parameters."""
+        names = [self.source.masked_text(a).strip() for a in arguments]
+        outer = node.parent
+        while outer is not None:
+            if outer.type == "template_declaration" and self._is_given_pointers(outer, names):
+                return True
+            outer = outer.parent
+        return False
+
+    def _is_given_pointers(self, template, names: list[str]) -> bool:
+        given: set[str] = set()
+        order = [
+            self.source.masked_text(n)
+            for n in self.source.find(
+                _TYPE_PARAMETERS, template.child_by_field_name("parameters")
+            )
+        ]
+        inner = template.named_children[-1]
+        function = next((f for f in self.program.functions if f.node == template), None)
+        name = inner.child_by_field_name("name")
+        called = function.name if function is not None else name and self.source.masked_text(name)
+        for use in self.source.find(_USES) if called else ():
+            if self.source.masked_text(name_node(use.child_by_field_name("name"))) == called:
+                written = use.child_by_field_name("arguments").named_children
+                given.update(n for n, a in zip(order, written, strict=False) if self._spaces(a))
+        if function is not None:
+            parameters = self.types.parameters(function.declarator)
+            for call in self.source.find("(call_expression) @c"):
+                callee = name_node(call.child_by_field_name("function"))
+                if self.source.masked_text(callee) == called:
+                    for argument, (_, _, declared) in zip(
+                        arguments_of(call) or (), parameters, strict=False
+                    ):
+                        actual = self.spaces.type_of(argument)
+                        if actual is not None and actual.kind in ("pointer", "array"):
+                            given.add(declared.type.name)
+        return len(given.intersection(names)) == len({*names})
+
+
+def _is_specialised(program: Program, name: str) -> bool:
+    return any(
+        n == name and program.source.words_in(node.start_byte, node.end_byte)
+        for n, node in _heads(program)
+    )

@@ -1,0 +1,281 @@
+"""Programs whose meaning depends on address spaces, each with the value that it must give.
+
+A case is its declarations and its expressions: (name, declarations, [(statements, expression, value), ...]). Each stands
+in a namespace of its own, and all of them in one source: in the kernel there are `device float* o`, `constant float& c`,
+`threadgroup float tg[8]`, `float own[8]` and `device struct item* items`.
+"""
+
+HEAD = """
+#include <metal_stdlib>
+using namespace metal;
+struct item { float a; float b[4]; float2 v; };
+constant float table[4] = {1, 2, 3, 4};
+"""
+
+_FOUR = """
+template <int> struct unused {};
+int f(const device float* p) { return 1; }
+int f(const threadgroup float* p) { return 2; }
+int f(const constant float* p) { return 3; }
+int f(const thread float* p) { return 4; }
+"""
+
+CASES = [
+    (
+        "arguments",
+        _FOUR,
+        [
+            ("", "f(o)", 1),
+            ("", "f(tg)", 2),
+            ("", "f(&c)", 3),
+            ("", "f(table)", 3),
+            ("", "f(own)", 4),
+            ("", "f(&own[2])", 4),
+            ("", "f(&(tg[1]))", 2),
+            ("", "f(o + 2)", 1),
+            ("", "f(2 + tg)", 2),
+            ("", "f(tg + (own - own))", 2),
+            ("", "f((const device float*)o)", 1),
+            ("", "f(reinterpret_cast<const threadgroup float*>(tg))", 2),
+            ("", "f(c > 0 ? own : own + 1)", 4),
+            ("", "f((o, tg))", 2),
+            ("", "::arguments::f(tg)", 2),
+            ("", "f(items[0].b)", 1),
+            ("", "f(&items->a)", 1),
+            ("", "f(&(*items).b[1])", 1),
+            ("item local;", "f(local.b)", 4),
+            ("thread item& r = *(thread item*)own;", "f(r.b)", 4),
+            ("auto q = tg + 1;", "f(q)", 2),
+            ("auto* q = o;", "f(q + 1)", 1),
+            ("const device auto& q = o[0];", "f(&q)", 1),
+            ("device float* q[2] = {o, o};", "f(q[1])", 1),
+            ("const threadgroup float* q; q = tg;", "f(q++)", 2),
+            ("threadgroup float* thread* q; threadgroup float* t = tg; q = &t;", "f(*q)", 2),
+            ("auto g = [&](const threadgroup float* x) { return f(x); };", "g(tg)", 2),
+            ("auto g = [=]() { return f(own); };", "g()", 4),
+        ],
+    ),
+    (
+        "results",
+        _FOUR
+        + """
+        device float* at(device float* p, int n) { return p + n; }
+        threadgroup float* at(threadgroup float* p, int n) { return p + n; }
+        auto later(threadgroup float* p) { return p + 1; }
+        struct holder {
+          device float* p;
+          threadgroup float* q;
+          float own[2];
+          int of_p() const { return f(p); }
+          int of_q() const { return f(this->q); }
+          int of_own() const { return f(own); }
+          device float* get() const { return p; }
+        };
+        struct derived : holder { int both() const { return 10 * f(p) + f(q); } };
+        template <typename T> struct memory {
+          static device T* moved(device T* p, uint n) { return p + n; }
+          static threadgroup T* moved(threadgroup T* p, ushort n) { return p - n; }
+        };
+        template <typename T> int in_template(const device T* a, const threadgroup T* b) {
+          return 10 * f(a) + f(b + 1);
+        }
+        using floats = const threadgroup float*;
+        int of_alias(floats x) { return f(x); }
+        int by_default(const device float* p, int n = 5);
+        int by_default(const device float* p, int n) { return f(p) + n; }
+        """,
+        [
+            ("", "f(at(o, 1))", 1),
+            ("", "f(at(tg, 1))", 2),
+            ("", "f(later(tg))", 2),
+            ("holder h; h.p = o; h.q = tg;", "h.of_p() * 100 + h.of_q() * 10 + h.of_own()", 124),
+            ("holder h; h.p = o;", "f(h.get())", 1),
+            ("derived h; h.p = o; h.q = tg;", "h.both()", 12),
+            ("auto m = memory<float>::moved(tg, 1u);", "f(m)", 2),
+            ("auto m = memory<float>::moved(o, ushort(1));", "f(m)", 1),
+            ("", "in_template(o, tg)", 12),
+            ("", "of_alias(tg)", 2),
+            ("", "by_default(o)", 6),
+        ],
+    ),
+    (
+        "conversions",
+        """
+        template <typename T> int load(const device T* p, uint n) { return 1; }
+        template <typename T> int load(const threadgroup T* p, ushort n) { return 2; }
+        int copy(threadgroup float* to, const device float* from, int n) { return 3; }
+        int copy(device float* to, const threadgroup float* from, long n) { return 4; }
+        int any(const device void* p) { return 5; }
+        int any(const threadgroup float* p) { return 6; }
+        template <typename P> int general(P p) { return 7; }
+        template <typename T> int general(device T* p) { return 8; }
+        """,
+        [
+            ("", "load(o, 1u)", 1),
+            ("", "load(o, ushort(1))", 1),
+            ("", "load(o, 1)", 1),
+            ("", "load(tg, 1u)", 2),
+            ("", "load<float>(tg, 1u)", 2),
+            ("", "copy(tg, o, 1l)", 3),
+            ("", "copy(o, tg, 1)", 4),
+            ("", "any(o)", 5),
+            ("", "any(tg)", 6),
+            ("", "general(tg)", 7),
+            ("", "general(o)", 8),
+            ("", "general(1.0f)", 7),
+        ],
+    ),
+    (
+        "references",
+        """
+        int r(const device float& x) { return 1; }
+        int r(const threadgroup float& x) { return 2; }
+        int r(const thread float& x) { return 3; }
+        int r(const constant float& x) { return 4; }
+        int of_array(thread float (&x)[8]) { return 5; }
+        int of_array(threadgroup float (&x)[8]) { return 6; }
+        int of_pointer(device float* thread& p) { return 7; }
+        int of_pointer(threadgroup float* thread& p) { return 8; }
+        int levels(device float* thread* p) { return 9; }
+        int levels(threadgroup float* thread* p) { return 10; }
+        """,
+        [
+            ("", "r(o[0])", 1),
+            ("", "r(tg[0])", 2),
+            ("", "r(own[0])", 3),
+            ("", "r(c)", 4),
+            ("", "r(items[0].a)", 1),
+            ("", "r(items->v.x)", 1),
+            ("", "r(*tg)", 2),
+            ("", "r(1.0f)", 3),
+            ("", "r(own[0] + c)", 3),
+            ("", "of_array(own)", 5),
+            ("", "of_array(tg)", 6),
+            ("device float* q = o;", "of_pointer(q)", 7),
+            ("threadgroup float* q = tg;", "of_pointer(q)", 8),
+            ("device float* q = o;", "levels(&q)", 9),
+            ("threadgroup float* q[2] = {tg, tg};", "levels(q)", 10),
+        ],
+    ),
+    (
+        "members",
+        """
+        struct s {
+          float a;
+          int get() const device { return 1; }
+          int get() const threadgroup { return 2; }
+          int get() const thread { return 3; }
+          int get() const constant { return 4; }
+          int through() const device { return get(); }
+          int through() const thread { return this->get(); }
+          template <typename U> int load(const device U* p, uint n) { return 5; }
+          template <typename U> int load(const threadgroup U* p, ushort n) { return 6; }
+          static int of(const device float* p) { return 7; }
+          static int of(const threadgroup float* p) { return 8; }
+          int later(const device float* p);
+          int later(const threadgroup float* p);
+        };
+        int s::later(const device float* p) { return 9; }
+        int s::later(const threadgroup float* p) { return 10; }
+        """,
+        [
+            ("device s& x = *(device s*)o;", "x.get()", 1),
+            ("threadgroup s* x = (threadgroup s*)tg;", "x->get()", 2),
+            ("threadgroup s* x = (threadgroup s*)tg;", "x[1].get()", 2),
+            ("s x;", "x.get()", 3),
+            ("constant s* x = (constant s*)&c;", "(*x).get()", 4),
+            ("device s* x = (device s*)o;", "x->through()", 1),
+            ("s x;", "x.through()", 3),
+            ("s x;", "x.load(o, ushort(1))", 5),
+            ("s x;", "x.load(tg, 1u)", 6),
+            ("s x;", "x.load<float>(tg, 1u)", 6),
+            ("", "s::of(o) * 10 + s::of(tg)", 78),
+            ("s x;", "x.later(o) + x.later(tg)", 19),
+        ],
+    ),
+    (
+        "same_words",
+        _FOUR
+        + """
+        int twice(const device float* p) { return 2 * f(p); }
+        int twice(const threadgroup float* q) { return 2 * f(q); }
+        int again(const device float* p) { return twice(p) + 1; }
+        int again(const threadgroup float* p) { return twice(p) + 1; }
+        """,
+        [("", "twice(o)", 2), ("", "twice(tg)", 4), ("", "again(o)", 3), ("", "again(tg)", 5)],
+    ),
+    (
+        "specialisations",
+        """
+        template <typename T> struct space { enum { value = 0 }; };
+        template <typename T> struct space<device T*> { enum { value = 1 }; };
+        template <typename T> struct space<const threadgroup T*> { enum { value = 2, size = sizeof(T) }; };
+        template <> struct space<thread float&> { enum { value = 3 }; };
+        template <typename T, typename U> struct pair_of { enum { value = 0 }; };
+        template <typename T, typename U> struct pair_of<device T*, threadgroup U*> { enum { value = 1 }; };
+        template <typename T, typename U> struct pair_of<threadgroup T*, device U*> { enum { value = 2 }; };
+        template <typename T, typename U> struct equal { enum { value = 0 }; };
+        template <typename T> struct equal<T, T> { enum { value = 1 }; };
+        template <typename T> constant constexpr int number = 0;
+        template <typename T> constant constexpr int number<device T*> = 1;
+        using floats = device float*;
+        """,
+        [
+            ("", "space<device float*>::value", 1),
+            ("", "space<threadgroup float*>::value", 0),
+            ("", "space<const threadgroup short*>::value", 2),
+            ("", "space<const threadgroup short*>::size", 2),
+            ("", "space<thread float&>::value", 3),
+            ("", "space<device float&>::value", 0),
+            ("", "space<floats>::value", 1),
+            ("", "space<decltype(o)>::value", 1),
+            ("", "space<float>::value", 0),
+            ("", "pair_of<threadgroup float*, device half*>::value", 2),
+            ("", "pair_of<device float*, threadgroup half*>::value", 1),
+            ("", "pair_of<device float*, device half*>::value", 0),
+            ("", "equal<device float*, threadgroup float*>::value", 0),
+            ("", "equal<device float*, device float*>::value", 1),
+            ("", "is_same_v<device float*, threadgroup float*>", 0),
+            ("", "is_same_v<device float*, floats>", 1),
+            ("", "is_same<decltype(o), device float*>::value", 1),
+            ("", "is_same_v<device float* thread*, threadgroup float* thread*>", 0),
+            ("", "number<device float*>", 1),
+            ("", "number<thread float*>", 0),
+        ],
+    ),
+    (
+        "using_declarations",
+        """
+        namespace inner {
+        int u(const device float* p) { return 1; }
+        int u(const threadgroup float* p) { return 2; }
+        int u(float x) { return 3; }
+        }
+        using inner::u;
+        """,
+        [("", "u(o)", 1), ("", "u(tg)", 2), ("", "u(0.5f)", 3)],
+    ),
+]
+
+
+def _source(cases):
+    pieces, bodies, values = [HEAD], [], []
+    for name, declarations, uses in cases:
+        pieces.append(f"namespace {name} {{\n{declarations}\n")
+        for number, (statements, expression, value) in enumerate(uses):
+            pieces.append(
+                f"void use_{number}(device float* o, constant float& c, threadgroup float (&tg)[8], "
+                f"device item* items, device int& result) {{\n  float own[8] = {{0}};\n"
+                f"  {statements}\n  result = {expression};\n}}\n"
+            )
+            bodies.append(f"  {name}::use_{number}(o, c, tg, items, results[{len(values)}]);")
+            values.append((f"{name}: {statements} {expression}", value))
+        pieces.append("}\n")
+    pieces.append(
+        "kernel void run(device int* results, device float* o, constant float& c, "
+        "device item* items) {\n  threadgroup float tg[8];\n" + "\n".join(bodies) + "\n}\n"
+    )
+    return "".join(pieces), values
+
+
+SOURCE, VALUES = _source(CASES)
