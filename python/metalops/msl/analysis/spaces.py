@@ -15,6 +15,7 @@ from .types import Type, Types
 
 CASTS = {"static_cast", "reinterpret_cast", "const_cast", "as_type"}
 NUMBER = Type("value", None, None, "number", False)
+COMPONENT = Type("value", None, None, "component", False)  # of a vector, which has no address
 NULL = Type("value", None, None, "nullptr", False)
 _LITERALS = {
     "number_literal",
@@ -237,7 +238,7 @@ class Spaces:
             return None
         name = base.name.split("<")[0].strip()
         if name not in self.types.classes:
-            return Type("value", base.space, None, "element", False)
+            return COMPONENT
         members = self.calls.lookup.members.get(name, {}).get("operator[]", ())
         return self._results([f for f in members if qualifier(self.source, f) in (None, base.space)])
 
@@ -257,7 +258,7 @@ class Spaces:
             return found.target if found.kind == "reference" else found
         if owner.is_open or owner.name.split("<")[0].strip() in self.types.classes:
             return None
-        return Type("value", owner.space, None, "component", False)
+        return COMPONENT
 
     def _of_binary_expression(self, node) -> Type | None:
         if self.source.node_text(node.child_by_field_name("operator")) not in ("+", "-"):
@@ -441,6 +442,8 @@ _ORDER = (NO, UNKNOWN, COPY, YES)
 def _bind(wanted: Type, actual: Type) -> str:
     """Returns how a reference binds to an object."""
     need = wanted.target.space or "thread"
+    if actual == COMPONENT:
+        return UNKNOWN
     copies = wanted.target.is_const and need == "thread"
     if actual.space is None:  # a value, in a temporary object
         return YES if copies or need == "thread" else NO

@@ -13,6 +13,7 @@ from .address_spaces import AddressSpaces
 from .edits import Edits
 
 _ERASED = re.compile(r"\b(?:device|threadgroup|thread)\b|^#.*$", re.MULTILINE)
+_SPECIFIERS = {"const", "constexpr", "friend", "inline", "static"}
 _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[\w.]+|[^\s\w]')
 
 
@@ -118,7 +119,8 @@ class Keys:
         return self._tokens(name.end_byte, scope.specifier.end_byte, renamed)
 
     def body_of_function(self, function) -> list[str]:
-        """Returns the tokens of a function after its parameters, by which definitions with one key are compared."""
+        """Returns the tokens of a function's result and of what follows its parameters, by which definitions with one key
+        are compared."""
         _, renamed = self._template(function.template_headers)
         parameters = function.declarator.child_by_field_name("parameters")
         for number, (node, _, _) in enumerate(parameter_ranges(parameters)):
@@ -127,7 +129,15 @@ class Keys:
                 renamed[self.source.masked_text(identifier)] = f"#{number}"
         end = function.node.end_byte if function.body is None else function.body.end_byte
         tokens = self._tokens(parameters.end_byte, end, renamed)
-        return tokens[1:] if tokens[:1] == ["const"] else tokens  # part of the key
+        if tokens[:1] == ["const"]:
+            del tokens[0]  # part of the key
+        return [*self._result(function, renamed), *tokens]
+
+    def _result(self, function, renamed: dict[str, str]) -> list[str]:
+        headers = function.template_headers
+        start = max([function.head, function.node.start_byte, *(h.end_byte for h in headers)])
+        tokens = self._tokens(start, function.declarator.start_byte, renamed)
+        return [t for t in tokens if t not in _SPECIFIERS]
 
     def name_of_class(self, scope) -> str:
         """Returns the name of a specialisation as the user wrote it."""

@@ -1,0 +1,186 @@
+"""Random programs whose meaning depends on address spaces, and a model of Metal's overload resolution in plain Python.
+
+Each overload returns a type of its own, `sized<N>`; so a program compiles if and only if each call means the overload
+that the model says.
+"""
+
+import itertools
+import random
+from dataclasses import dataclass
+
+SPACES = ("device", "threadgroup", "constant", "thread")
+POINTEES = ("float", "half", "int")
+VALUES = {"uint": ("1u", "uint(2)"), "ushort": ("ushort(1)",), "float": ("1.0f", "own_float[0]")}
+HEAD = """
+#include <metal_stdlib>
+using namespace metal;
+template <int N> struct sized { uchar bytes[N]; };
+"""
+
+
+@dataclass(frozen=True)
+class Pointer:
+    space: str
+    pointee: str | None  # None: a template parameter
+
+    def written(self, number):
+        return f"const {self.space} {self.pointee or f'T{number}'}* p{number}"
+
+
+@dataclass(frozen=True)
+class Value:
+    type: str
+
+    def written(self, number):
+        return f"{self.type} p{number}"
+
+
+@dataclass
+class Overload:
+    name: str
+    parameters: tuple
+    size: int
+
+    @property
+    def is_template(self):
+        return any(isinstance(p, Pointer) and p.pointee is None for p in self.parameters)
+
+    def declaration(self):
+        templates = [
+            f"typename T{n}"
+            for n, p in enumerate(self.parameters)
+            if isinstance(p, Pointer) and p.pointee is None
+        ]
+        head = f"template <{', '.join(templates)}> " if templates else ""
+        written = ", ".join(p.written(n) for n, p in enumerate(self.parameters))
+        return f"{head}sized<{self.size}> {self.name}({written}) {{ return sized<{self.size}>(); }}"
+
+    def ranks(self, arguments):
+        """How it takes arguments, worst conversion last; None if it does not."""
+        if len(arguments) != len(self.parameters):
+            return None
+        found = []
+        for parameter, argument in zip(self.parameters, arguments):
+            if isinstance(parameter, Value) != isinstance(argument, Value):
+                return None
+            if isinstance(parameter, Value):
+                found.append(int(parameter.type != argument.type))
+            elif parameter.space != argument.space:
+                return None
+            elif parameter.pointee not in (None, argument.pointee):
+                return None
+            else:
+                found.append(0)
+        return found
+
+
+def meant(overloads, arguments):
+    """The overload that a call means in Metal; None if there is none, or no best one."""
+    viable = [(o, o.ranks(arguments)) for o in overloads if o.ranks(arguments) is not None]
+
+    def is_better(one, other):
+        pairs = list(zip(one[1], other[1]))
+        if any(a > b for a, b in pairs):
+            return False
+        if any(a < b for a, b in pairs):
+            return True
+        if one[0].is_template != other[0].is_template:
+            return other[0].is_template
+        return _special(one[0]) > _special(other[0])
+
+    best = [v for v in viable if all(v is w or is_better(v, w) for w in viable)]
+    return best[0][0] if len(best) == 1 else None
+
+
+def _special(overload):
+    """The parameters that name what a template of the same shape leaves open; comparable if one includes the other."""
+    return {n for n, p in enumerate(overload.parameters) if getattr(p, "pointee", "") is not None}
+
+
+def program_of(seed):
+    """The source of a program."""
+    random_ = random.Random(seed)
+    sizes = itertools.count(1)
+    functions, calls = [], []
+    for family in range(3):
+        name = f"f{family}"
+        overloads = _family(random_, name, sizes)
+        functions += [o.declaration() for o in overloads]
+        for _ in range(40):
+            arguments = [_argument(random_, p) for p in random_.choice(overloads).parameters]
+            found = meant(overloads, arguments)
+            if found is not None:
+                calls.append((name, found, arguments))
+    lines = []
+    for number, (name, found, arguments) in enumerate(calls):
+        before, written = [], []
+        for position, argument in enumerate(arguments):
+            statement, expression = _written(random_, argument, f"v{number}_{position}")
+            before += statement
+            written.append(expression)
+        result = f"sized<{found.size}> r{number}"
+        if random_.random() < 0.3 and all(isinstance(a, Pointer) for a in arguments):
+            functions.append(_wrapper(number, name, found, arguments))
+            name = f"w{number}"
+        lines += [*before, f"{result} = {name}({', '.join(written)}); out[0] += r{number}.bytes[0];"]
+    types = ", ".join(f"device {t}* o_{t}, constant {t}* c_{t}" for t in POINTEES)
+    memory = [f"threadgroup {t} t_{t}[4]; {t} own_{t}[4] = {{0}};" for t in POINTEES]
+    body = "\n  ".join([*memory, *lines])
+    return (
+        HEAD
+        + "\n".join(functions)
+        + f"\nkernel void k(device uchar* out, {types}) {{\n  {body}\n}}\n"
+    ), len(calls)
+
+
+def _family(random_, name, sizes):
+    arity = random_.randint(1, 3)
+    shapes = {}
+    for _ in range(random_.randint(2, 6)):
+        parameters = []
+        for _ in range(arity):
+            if random_.random() < 0.65:
+                pointee = random_.choice((*POINTEES, None))
+                parameters.append(Pointer(random_.choice(SPACES), pointee))
+            else:
+                parameters.append(Value(random_.choice([*VALUES])))
+        shapes.setdefault(tuple(parameters), None)
+    return [Overload(name, shape, next(sizes)) for shape in shapes]
+
+
+def _argument(random_, parameter):
+    """An argument that mostly suits a parameter."""
+    if isinstance(parameter, Value):
+        return Value(random_.choice([*VALUES]))
+    space = parameter.space if random_.random() < 0.8 else random_.choice(SPACES)
+    return Pointer(space, parameter.pointee or random_.choice(POINTEES))
+
+
+def _written(random_, argument, variable):
+    """(statements before it, expression) of an argument."""
+    if isinstance(argument, Value):
+        return [], random_.choice(VALUES[argument.type])
+    prefix = {"device": "o", "constant": "c", "threadgroup": "t", "thread": "own"}[argument.space]
+    base = f"{prefix}_{argument.pointee}"
+    type_ = f"{'' if argument.space == 'constant' else 'const '}{argument.space} {argument.pointee}*"
+    form = random_.randrange(7)
+    if form == 0:
+        return [], base
+    if form == 1:
+        return [], f"{base} + 1"
+    if form == 2:
+        return [], f"&{base}[2]"
+    if form == 3:
+        return [f"auto {variable} = {base} + 1;"], variable
+    if form == 4:
+        return [f"{type_} {variable} = {base};"], f"({variable})"
+    if form == 5:
+        return [f"{type_} {variable}[2] = {{{base}, {base}}};"], f"{variable}[1]"
+    return [], f"({type_}){base}"
+
+
+def _wrapper(number, name, found, arguments):
+    """A function that hands its parameters on."""
+    written = ", ".join(a.written(n) for n, a in enumerate(arguments))
+    given = ", ".join(f"p{n}" for n in range(len(arguments)))
+    return f"sized<{found.size}> w{number}({written}) {{ return {name}({given}); }}"
