@@ -14,6 +14,7 @@ from tests.cuda import simdgroup_operators
 from tests.cuda.recorded import needs_software_device
 from tests.exec.conftest import HEADER
 from tests.fuzz import programs
+from tests.msl import spaces_gallery
 
 ROOT = Path(__file__).parent.parent.parent
 INCLUDES = [str(ROOT), str(ROOT / "python" / "metalops" / "include")]
@@ -58,6 +59,10 @@ def test_random_programs(first):
     """Lanes part and meet in every way (see tests/fuzz/programs.py)."""
     source = programs.source_of([programs.program_of(n) for n in range(first, first + 20)])
     assert_all_compile(Library(source))
+
+
+def test_overloads_that_differ_by_address_space():
+    assert_all_compile(Library(spaces_gallery.SOURCE))
 
 
 def test_what_an_entry_is_given_is_as_large_as_what_is_passed():

@@ -122,7 +122,10 @@ def program_of(seed):
         if random_.random() < 0.3 and all(isinstance(a, Pointer) for a in arguments):
             functions.append(_wrapper(number, name, found, arguments))
             name = f"w{number}"
-        lines += [*before, f"{result} = {name}({', '.join(written)}); out[0] += r{number}.bytes[0];"]
+        lines += [
+            *before,
+            f"{result} = {name}({', '.join(written)}); out[0] += r{number}.bytes[0];",
+        ]
     types = ", ".join(f"device {t}* o_{t}, constant {t}* c_{t}" for t in POINTEES)
     memory = [f"threadgroup {t} t_{t}[4]; {t} own_{t}[4] = {{0}};" for t in POINTEES]
     body = "\n  ".join([*memory, *lines])
@@ -134,18 +137,25 @@ def program_of(seed):
 
 
 def _family(random_, name, sizes):
-    arity = random_.randint(1, 3)
+    """Overloads that vary one list of parameters."""
+    first = []
+    for _ in range(random_.randint(1, 3)):
+        if random_.random() < 0.65:
+            first.append(Pointer(random_.choice(SPACES), random_.choice((*POINTEES, None))))
+        else:
+            first.append(Value(random_.choice([*VALUES])))
     shapes = {}
     for _ in range(random_.randint(2, 6)):
-        parameters = []
-        for _ in range(arity):
-            if random_.random() < 0.65:
-                pointee = random_.choice((*POINTEES, None))
-                parameters.append(Pointer(random_.choice(SPACES), pointee))
-            else:
-                parameters.append(Value(random_.choice([*VALUES])))
-        shapes.setdefault(tuple(parameters), None)
+        shapes.setdefault(tuple(_varied(random_, p) for p in first), None)
     return [Overload(name, shape, next(sizes)) for shape in shapes]
+
+
+def _varied(random_, parameter):
+    if isinstance(parameter, Value):
+        return Value(random_.choice([*VALUES])) if random_.random() < 0.5 else parameter
+    space = random_.choice(SPACES) if random_.random() < 0.7 else parameter.space
+    pointee = random_.choice((*POINTEES, None)) if random_.random() < 0.3 else parameter.pointee
+    return Pointer(space, pointee)
 
 
 def _argument(random_, parameter):
@@ -162,7 +172,9 @@ def _written(random_, argument, variable):
         return [], random_.choice(VALUES[argument.type])
     prefix = {"device": "o", "constant": "c", "threadgroup": "t", "thread": "own"}[argument.space]
     base = f"{prefix}_{argument.pointee}"
-    type_ = f"{'' if argument.space == 'constant' else 'const '}{argument.space} {argument.pointee}*"
+    type_ = (
+        f"{'' if argument.space == 'constant' else 'const '}{argument.space} {argument.pointee}*"
+    )
     form = random_.randrange(7)
     if form == 0:
         return [], base

@@ -1,5 +1,6 @@
 """Overloads and specialisations that differ by address space mean what they mean in Metal."""
 
+import re
 import shutil
 
 import pytest
@@ -55,3 +56,169 @@ def test_random_programs_mean_what_a_model_of_metal_says(bare_program, seed):
 def test_clang_agrees_with_the_model(seed):
     """Whose OpenCL mode has overloads by address space, too."""
     assert check_source(program_of(seed)[0]) == []
+
+
+_F = """
+int f(const device float* p) { return 1; }
+int f(const threadgroup float* p) { return 2; }
+"""
+
+# Declarations, statements of a kernel with `device float* o` and `threadgroup float t[2]`, where the error is, its message.
+WRONG = {
+    "a template parameter": (
+        _F + "template <typename P> int g(P p) { return f(p); }",
+        "o[0] = g(o);",
+        "p); }",
+        "which overload of f this call means depends on the address space of p, which cannot be "
+        "inferred here: f(const device float* p) and f(const threadgroup float* p)",
+    ),
+    "a parameter of a generic lambda": (
+        _F,
+        "auto g = [](auto p) { return f(p + 1); }; o[0] = g(o);",
+        "p + 1",
+        "depends on the address space of p + 1",
+    ),
+    "a use that is no call": (
+        _F + "template <typename F> int g(F h) { return 1; }",
+        "o[0] = g(f);",
+        "f);",
+        "f has overloads that differ by address space; a use of it other than a call",
+    ),
+    "no overload for the space": (
+        _F,
+        "float x; o[0] = f(&x);",
+        "f(&x)",
+        "no overload of f takes arguments in these address spaces",
+    ),
+    "a call operator": (
+        "struct s { int operator()(const device float* p) const { return 1; }\n"
+        "int operator()(const threadgroup float* q) const { return 2; } };",
+        "s x; o[0] = x(t);",
+        "operator()(const threadgroup",
+        "overloads of operator() that differ only by address space, with different bodies",
+    ),
+    "a call operator that a conversion tells apart": (
+        "struct s { int operator()(const device float* p, uint) const { return 1; }\n"
+        "int operator()(const threadgroup float* q, ushort) const { return 2; } };",
+        "s x; o[0] = x(t, 1u);",
+        "operator()(const threadgroup",
+        "overloads of operator() that differ by address space are not supported",
+    ),
+    "a constructor": (
+        "struct s { int n; s(const device float* p, uint) : n(1) {}\n"
+        "s(const threadgroup float* q, ushort) : n(2) {} };",
+        "s x(t, 1u); o[0] = x.n;",
+        "s(const threadgroup",
+        "overloads of s that differ by address space are not supported",
+    ),
+    "aliases of one name": (
+        "struct a { using P = device float*; }; struct b { using P = threadgroup float*; };\n"
+        "int f(a::P p, uint n) { return 1; }\nint f(b::P p, ushort n) { return 2; }",
+        "o[0] = f(o, ushort(1));",
+        "f(b::P",
+        "overloads of f that differ by address space are not supported",
+    ),
+    "an explicit specialisation": (
+        "template <typename P> int g(P p) { return 1; }\n"
+        "template <> int g<device float*>(device float* p) { return 2; }",
+        "o[0] = g(o);",
+        "g<device",
+        "an explicit specialisation of g for an address space",
+    ),
+    "is_same of a template parameter": (
+        "template <typename P> bool g(P p) { return is_same_v<P, device float*>; }",
+        "o[0] = g(o);",
+        "is_same_v",
+        "the meaning of is_same_v depends on the address space of P",
+    ),
+    "is_same of two parameters that are pointers": (
+        "template <typename P, typename Q> bool g(P p, Q q) { return is_same<P, Q>::value; }",
+        "o[0] = g(o, t + 1);",
+        "is_same",
+        "the meaning of is_same depends on the address space of P",
+    ),
+    "is_same of two arguments that are pointers": (
+        "template <typename P, typename Q> struct s { enum { v = is_same<P, Q>::value }; };",
+        "o[0] = s<device float*, thread float*>::v;",
+        "is_same",
+        "the meaning of is_same depends on the address space of P",
+    ),
+    "a trait of a template parameter": (
+        "template <typename P> struct s { enum { v = 0 }; };\n"
+        "template <typename T> struct s<device T*> { enum { v = 1 }; };\n"
+        "template <typename P> int g(P p) { return s<P>::v; }",
+        "o[0] = g(o);",
+        "s<P>",
+        "the meaning of s depends on the address space of P",
+    ),
+    "a template that uses its parameter": (
+        "template <typename P> struct s { P p; };\n"
+        "template <typename T> struct s<device T*> { int p; };",
+        "s<device float*> x; x.p = 1; o[0] = x.p;",
+        "s<device T",
+        "a specialisation of s for an address space is not supported",
+    ),
+}
+
+
+@pytest.mark.parametrize("about", WRONG)
+def test_what_cannot_be_told_is_an_error(about):
+    declarations, statements, place, message = WRONG[about]
+    kernel = f"kernel void k(device float* o) {{ threadgroup float t[2]; {statements} }}"
+    source = f"{HEADER}{declarations}\n{kernel}\n"
+    with pytest.raises(SyntaxError, match=re.escape(message)) as caught:
+        msl.emit_source(source)
+    before = source[: source.index(place)]
+    found = caught.value.lineno, caught.value.offset
+    assert found == (before.count("\n") + 1, len(before) - before.rfind("\n"))
+
+
+def test_errors_behind_longer_names_are_where_the_user_wrote_them():
+    source = f"{HEADER}{_F}kernel void k(device float* o) {{\n  o[0] = f(o) + f(o) + missing;\n}}\n"
+    with pytest.raises(SyntaxError, match="missing") as caught:
+        msl.compile_source(source)
+    assert (caught.value.lineno, caught.value.offset) == (7, 24)
+    assert "f(o) + f(o) + missing" in caught.value.text
+
+
+def test_functions_with_one_meaning_keep_their_name():
+    """As those of torch's headers: one of them remains, whatever its argument is."""
+    text = msl.emit_source(
+        HEADER
+        + """
+        template <typename T> T first(const device T* x) { return x[0]; }
+        template <typename T> T first(const threadgroup T* y) { return y[0]; }
+        template <typename T> T at(device void* p, long n) { return *((device T*)p + n); }
+        template <typename T> T at(constant void* p, long n) { return *((constant T*)p + n); }
+        template <typename P> float any(P p) { return first(p) + at<float>(p, 1); }
+        kernel void k(device float* o) { o[0] = any(o); }
+        """
+    )
+    assert "_in_device" not in text
+    assert text.count("first(const") == 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ["group", "fiber"])
+def test_functions_that_synchronise(program, engine):
+    p = program("""
+        template <typename T> T total(const device T* x, uint i) {
+          return simd_sum(x[i]);
+        }
+        template <typename T> T total(threadgroup T* x, ushort i) {
+          threadgroup_barrier(mem_flags::mem_threadgroup);
+          T sum = 0;
+          for (uint j = 0; j < 32; ++j) sum += x[(i + j) % 32];
+          threadgroup_barrier(mem_flags::mem_threadgroup);
+          return -sum;
+        }
+        kernel void k(device float* out, device const float* in, uint i [[thread_position_in_threadgroup]]) {
+          threadgroup float shared[32];
+          shared[i] = 2 * in[i];
+          float one = total(in, ushort(i));
+          out[i] = one + total(shared, i);
+        }
+    """)
+    out, x = torch.zeros(32), torch.arange(32.0)
+    p.launch("k", out, x, grid=32, engine=engine)
+    assert out.tolist() == [-x.sum()] * 32

@@ -7,7 +7,6 @@ from metalops import msl
 HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
 
 
-
 def test_overloads_that_differ_only_by_address_space(program):
     p = program("""
         template <typename T> T first(device T* x) { return x[0]; }
@@ -181,14 +180,6 @@ def test_classes_in_typedefs_and_functions(program):
             (6, 20),
             "operator+=(float x) thread",
             "operator+=(float x) device",
-        ),
-        (
-            """template <typename T> struct size {};
-            template <typename T> struct size<device T*> { enum { value = 1 }; };
-            template <typename U> struct size<threadgroup U*> { enum { value = 2 }; };""",
-            (5, 35),
-            "size<device T*>",
-            "size<threadgroup U*>",
         ),
     ],
 )

@@ -30,7 +30,9 @@ _LITERALS = {
     "primitive_type",
 }
 _OPAQUE = {"addressof", "declval", "forward", "move", "as_type"}  # of the library
-_BUILTIN_CALL = re.compile(r"(?:packed_)?(?:bool|u?char|u?short|u?int|u?long|half|float|bfloat)[234]?$")
+_BUILTIN_CALL = re.compile(
+    r"(?:packed_)?(?:bool|u?char|u?short|u?int|u?long|half|float|bfloat)[234]?$"
+)
 _BETWEEN = re.compile(r"(?:\s|\bconst\b|\bvolatile\b|\bnoexcept\b)*")
 
 
@@ -240,7 +242,9 @@ class Spaces:
         if name not in self.types.classes:
             return COMPONENT
         members = self.calls.lookup.members.get(name, {}).get("operator[]", ())
-        return self._results([f for f in members if qualifier(self.source, f) in (None, base.space)])
+        return self._results(
+            [f for f in members if qualifier(self.source, f) in (None, base.space)]
+        )
 
     def _of_field_expression(self, node) -> Type | None:
         owner = self.type_of(node.child_by_field_name("argument"))
@@ -545,4 +549,3 @@ def _in_space(type_: Type, space: str | None) -> Type:
     if type_.kind == "array":
         return Type("array", space, _in_space(type_.target, space))
     return type_.in_space(space)
-

@@ -53,9 +53,7 @@ def errors_at(lines: LineMap) -> Iterator[None]:
         ) from None
 
 
-def read_program(
-    preprocessed: Preprocessed, only: Collection[str], lines: LineMap
-) -> Program:
+def read_program(preprocessed: Preprocessed, only: Collection[str], lines: LineMap) -> Program:
     """Returns the program of a source, with the kernels named in `only` (none: all). lines: the map of the source's
     text; it becomes that of the program's, which has some longer names (separated.py).
 

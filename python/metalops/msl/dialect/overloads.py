@@ -9,6 +9,7 @@ do not tell is an error.
 
 from __future__ import annotations
 
+import functools
 import re
 
 from ..analysis.program import Function, Program, ProgramError, name_node, name_of
@@ -31,11 +32,13 @@ from .duplicates import Keys
 from .insertion import Insertion
 
 _OF_NO_NAME = re.compile(r"operator\W|operator$|operator |~")
+_ALIAS = re.compile(r"[^;{}]*?\b(?:using\s+(\w+)\s*=|typedef\b)")
 _NAMES = "[(identifier) (field_identifier)] @n"
 
 
 def spaced_families(program: Program) -> dict[str, list[Function]]:
-    """Returns the functions, by name, of which several name an address space, or one does beside others."""
+    """Returns the functions, by name, of which some name an address space, by themselves or by a type alias."""
+    aliases = _spaced_aliases(program)
     families: dict[str, list[Function]] = {}
     for function in program.functions:
         if function.stage is None:
@@ -43,34 +46,55 @@ def spaced_families(program: Program) -> dict[str, list[Function]]:
     return {
         name: functions
         for name, functions in families.items()
-        if len(functions) > 1 and any(_words(program, f) for f in functions)
+        if len(functions) > 1 and any(_names_a_space(program, f, aliases) for f in functions)
     }
 
 
-def _words(program: Program, function: Function) -> set[str]:
+def _names_a_space(program: Program, function: Function, aliases: set[str]) -> bool:
     parameters = function.declarator.child_by_field_name("parameters")
     following = function.body or function.node.next_sibling
     end = following.start_byte if following is not None else function.node.end_byte
     words = program.source.words_in(parameters.start_byte, end)
-    return {w.text for w in words if w.text in DATA_SPACES}
+    return any(w.text in DATA_SPACES for w in words) or (
+        bool(aliases)
+        and not aliases.isdisjoint(re.findall(r"\w+", program.source.masked_text(parameters)))
+    )
+
+
+def _spaced_aliases(program: Program) -> set[str]:
+    """Returns the names of type aliases that name an address space."""
+    masked = program.source.masked
+    found = set()
+    for word in program.source.words:
+        start = max(masked.rfind(c, 0, word.start) for c in ";{}") + 1
+        declared = _ALIAS.match(masked, start)
+        if declared is not None:
+            end = masked.find(";", word.end)
+            found.add(declared[1] or re.findall(r"\w+", masked[start:end] or "_")[-1])
+    return found
 
 
 class Overloads:
     """The functions of a program that may have to be told apart. families: by name, as of spaced_families()."""
 
-    def __init__(
-        self, program: Program, spaces: Spaces, keys: Keys, families: dict[str, list[Function]]
-    ):
+    def __init__(self, program: Program, spaces: Spaces, families: dict[str, list[Function]]):
         self.program = program
         self.source = program.source
         self.calls = spaces.calls
         self.lookup = spaces.calls.lookup
         self.spaces = spaces
-        self.keys = keys
         self.families = families
         self._entries: dict[Function, tuple] = {}
         self._suffixes: dict[Function, str] = {}
         self._found: list[Insertion] = []
+
+    @functools.cached_property
+    def keys(self) -> Keys:
+        return Keys.of_erased(self.program)
+
+    @functools.cached_property
+    def _aliases(self) -> set[str]:
+        return _spaced_aliases(self.program)
 
     def run(self) -> list[Insertion]:
         """Returns the text that gives each set of overloads that address spaces tell apart names of their own.
@@ -102,7 +126,7 @@ class Overloads:
                     elif self._is_left(one, other):
                         continue
                     elif name not in found:
-                        self._check_has_name(one, other)
+                        self._check_names(one, other)
                         found.append(name)
         waiting = [*found]
         while waiting:  # the same words mean something else if they call one of these
@@ -121,8 +145,9 @@ class Overloads:
             self.keys.of_function(one) == self.keys.of_function(other)
         )
 
-    def _check_has_name(self, one: Function, other: Function) -> None:
-        if _has_no_name(one, self.lookup):
+    def _check_names(self, one: Function, other: Function) -> None:
+        """Raises an error for two functions that cannot get different names."""
+        if _has_no_name(one, self.lookup) or self._entry(one) == self._entry(other):
             raise ProgramError(
                 f"overloads of {one.name} that differ by address space are not supported unless "
                 "they are the same but for the address space: "
@@ -134,15 +159,30 @@ class Overloads:
     def _common_body(self, one: Function, other: Function) -> list[str] | None:
         """Returns the body of two functions that are the same but for address spaces, and for const, which takes the
         place of one of them; None of others."""
-        if one.body is None or other.body is None or self._scope(one) != self._scope(other):
+        one, other = self._defined(one), self._defined(other)
+        if self._scope(one) != self._scope(other):
             return None
         keys = [_without_const(self.keys.of_function(f)) for f in (one, other)]
         if keys[0] != keys[1]:
             return None
         bodies = [[t for t in self.keys.body_of_function(f) if t != "const"] for f in (one, other)]
-        if bodies[0] != bodies[1]:
-            return None
-        return bodies[0]
+        return bodies[0] if bodies[0] == bodies[1] else None
+
+    def _defined(self, function: Function) -> Function:
+        """Returns the definition of a function, or the function itself if there is none."""
+        if function.body is not None:
+            return function
+        for other in self.families[function.name]:
+            if (
+                other.body is not None
+                and self._scope(other) == self._scope(function)
+                and len(self._types(other)) == len(self._types(function))
+                and self._entry(other) == self._entry(function)
+                and [_end(t).name for t in self._types(other)]
+                == [_end(t).name for t in self._types(function)]
+            ):
+                return other
+        return function
 
     def _scope(self, function: Function) -> tuple:
         return (*self.lookup.place(function).path, self.lookup.owner(function))
@@ -166,7 +206,13 @@ class Overloads:
         conflict = None not in objects and objects[0] != objects[1]
         if any(_are_apart(*pair) for pair in pairs):
             return False
-        return conflict or any(_conflict(*pair) for pair in pairs)
+        return conflict or any(_conflict(*p) or self._may_conflict(*p) for p in pairs)
+
+    def _may_conflict(self, one: Type, other: Type) -> bool:
+        """Returns true if two parameters are of aliases of which at least one is not known."""
+        return one.name != other.name and any(
+            t.is_open and t.name.split("::")[-1] in self._aliases for t in (one, other)
+        )
 
     def _is_definition_of(self, one: Function, other: Function) -> bool:
         """Returns true if two member functions are the declaration and the definition of one."""
@@ -238,7 +284,12 @@ class Overloads:
             if node.type == "identifier" and self._is_local(node):
                 continue
             use = node.parent
-            while use.type in ("template_function", "template_method", "qualified_identifier", "dependent_name"):
+            while use.type in (
+                "template_function",
+                "template_method",
+                "qualified_identifier",
+                "dependent_name",
+            ):
                 use = use.parent
             if node.type == "field_identifier":
                 if use.type != "field_expression":
@@ -462,4 +513,3 @@ def _end(type_: Type) -> Type:
     while type_.target is not None:
         type_ = type_.target
     return type_
-

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..analysis.calls import CallGraph
 from ..analysis.program import Program
 from ..analysis.spaces import Spaces
-from .duplicates import Keys
 from .insertion import Insertion
 from .overloads import Overloads, spaced_families
 from .specialisations import has_spaced_arguments, spaced_arguments
@@ -21,8 +20,8 @@ def insertions(program: Program) -> list[Insertion]:
     specialised = has_spaced_arguments(program)
     if not families and not specialised:
         return []
-    spaces, keys = Spaces(CallGraph(program)), Keys.of_erased(program)
-    found = Overloads(program, spaces, keys, families).run() if families else []
+    spaces = Spaces(CallGraph(program))
+    found = Overloads(program, spaces, families).run() if families else []
     if specialised:
-        found += spaced_arguments(program, spaces, keys)
+        found += spaced_arguments(program, spaces)
     return sorted(found, key=lambda i: i.offset)

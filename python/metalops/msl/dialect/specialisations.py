@@ -7,6 +7,7 @@ An argument that may be a pointer and does not name its address space, as a temp
 
 from __future__ import annotations
 
+import functools
 import re
 
 from ..analysis.program import Program, ProgramError, name_node
@@ -21,12 +22,12 @@ _USES = "[(template_type) (template_function)] @t"
 _TYPE_PARAMETERS = "(type_parameter_declaration (type_identifier) @n)"
 
 
-def spaced_arguments(program: Program, spaces: Spaces, keys: Keys) -> list[Insertion]:
+def spaced_arguments(program: Program, spaces: Spaces) -> list[Insertion]:
     """Returns the text that marks address spaces in template arguments.
 
     Raises ProgramError where the meaning depends on an address space that is not known.
     """
-    return _Specialisations(program, spaces, keys).run()
+    return _Specialisations(program, spaces).run()
 
 
 def has_spaced_arguments(program: Program) -> bool:
@@ -52,13 +53,16 @@ def _heads(program: Program):
 
 
 class _Specialisations:
-    def __init__(self, program: Program, spaces: Spaces, keys: Keys):
+    def __init__(self, program: Program, spaces: Spaces):
         self.program = program
         self.source = program.source
         self.spaces = spaces
         self.types = spaces.types
-        self.keys = keys
         self._found: list[Insertion] = []
+
+    @functools.cached_property
+    def keys(self) -> Keys:
+        return Keys.of_erased(self.program)
 
     def run(self) -> list[Insertion]:
         heads: dict[str, list] = {}
@@ -112,7 +116,9 @@ class _Specialisations:
         return True
 
     def _words(self, node) -> list:
-        return [w for w in self.source.words_in(node.start_byte, node.end_byte) if w.text in DATA_SPACES]
+        return [
+            w for w in self.source.words_in(node.start_byte, node.end_byte) if w.text in DATA_SPACES
+        ]
 
     def _names_a_space(self, head) -> bool:
         return any(map(self._spaces, head.child_by_field_name("arguments").named_children))
@@ -208,6 +214,8 @@ class _Specialisations:
     def _are_pointers(self, node, arguments: list) -> bool:
         """Returns true if pointers are known to be given for two template parameters."""
         names = [self.source.masked_text(a).strip() for a in arguments]
+        if not all(map(self.types.is_template_parameter, names)):
+            return False
         outer = node.parent
         while outer is not None:
             if outer.type == "template_declaration" and self._is_given_pointers(outer, names):
@@ -219,30 +227,37 @@ class _Specialisations:
         given: set[str] = set()
         order = [
             self.source.masked_text(n)
-            for n in self.source.find(
-                _TYPE_PARAMETERS, template.child_by_field_name("parameters")
-            )
+            for n in self.source.find(_TYPE_PARAMETERS, template.child_by_field_name("parameters"))
         ]
         inner = template.named_children[-1]
         function = next((f for f in self.program.functions if f.node == template), None)
         name = inner.child_by_field_name("name")
         called = function.name if function is not None else name and self.source.masked_text(name)
-        for use in self.source.find(_USES) if called else ():
-            if self.source.masked_text(name_node(use.child_by_field_name("name"))) == called:
+        for match in re.finditer(rf"\b{called}\b", self.source.masked) if called else ():
+            use = self.source.leaf_at(match.start()).parent
+            if use is not None and use.type in ("template_type", "template_function"):
                 written = use.child_by_field_name("arguments").named_children
                 given.update(n for n, a in zip(order, written, strict=False) if self._spaces(a))
-        if function is not None:
-            parameters = self.types.parameters(function.declarator)
-            for call in self.source.find("(call_expression) @c"):
-                callee = name_node(call.child_by_field_name("function"))
-                if self.source.masked_text(callee) == called:
-                    for argument, (_, _, declared) in zip(
-                        arguments_of(call) or (), parameters, strict=False
-                    ):
-                        actual = self.spaces.type_of(argument)
-                        if actual is not None and actual.kind in ("pointer", "array"):
-                            given.add(declared.type.name)
+            while use is not None and use.type in (
+                "template_function",
+                "qualified_identifier",
+                "field_expression",
+                "template_method",
+            ):
+                use = use.parent
+            if function is not None and use is not None and use.type == "call_expression":
+                given |= self._given_pointers(use, function)
         return len(given.intersection(names)) == len({*names})
+
+    def _given_pointers(self, call, function) -> set[str]:
+        """Returns the names of the types of a function's parameters that a call gives pointers."""
+        parameters = self.types.parameters(function.declarator)
+        found = set()
+        for argument, (_, _, declared) in zip(arguments_of(call) or (), parameters, strict=False):
+            actual = self.spaces.type_of(argument)
+            if actual is not None and actual.kind in ("pointer", "array"):
+                found.add(declared.type.name)
+        return found
 
 
 def _is_specialised(program: Program, name: str) -> bool:

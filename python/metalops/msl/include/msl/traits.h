@@ -19,8 +19,8 @@ typedef __PTRDIFF_TYPE__ ptrdiff_t;
 typedef __INTPTR_TYPE__ intptr_t;
 typedef __UINTPTR_TYPE__ uintptr_t;
 
-// A pointer or a reference as the argument of a template that tells address spaces apart. spaces: a digit for each
-// level (dialect/specialisations.py).
+// A pointer or a reference as the argument of a template that tells address spaces apart. spaces: a
+// digit for each level (dialect/specialisations.py).
 template <int spaces, class T>
 struct msl_spaced;
 typedef signed char int8_t;
