@@ -125,9 +125,10 @@ class Overloads:
                         merged.setdefault(name, []).append(body)
                     elif self._is_left(one, other):
                         continue
-                    elif name not in found:
+                    else:
                         self._check_names(one, other)
                         found.append(name)
+        found = [*dict.fromkeys(found)]
         waiting = [*found]
         while waiting:  # the same words mean something else if they call one of these
             called = waiting.pop()
@@ -358,13 +359,14 @@ class Overloads:
         if any(fits[f] == YES for f in left):
             left = [f for f in left if fits[f] != COPY]
         if not left:
-            if functions:
+            types = [self.spaces.type_of(a) for a in arguments or ()]
+            if any(t is not None and t.kind in ("pointer", "array") for t in types):
                 raise ProgramError(
                     f"no overload of {name} takes arguments in these address spaces: "
                     + " and ".join(dict.fromkeys(map(self.keys.signature, functions))),
                     node.start_byte,
                 )
-            return  # another function of that name
+            return  # another function of that name, of the library for example
         left = self._most_special(left, arguments or [])
         if len({self._suffix(f) for f in left}) > 1 and not self._are_the_same(left):
             self._refuse(node, call, name, left, fits)
@@ -376,9 +378,14 @@ class Overloads:
         special = [f for f in functions if self._suffix(f)]
         if not special or len(special) == len(functions):
             return functions
+        general = [self._types(f) for f in functions if f not in special]
         for function in special:
-            for wanted, argument in zip(self._types(function), arguments, strict=False):
+            for index, (wanted, argument) in enumerate(
+                zip(self._types(function), arguments, strict=False)
+            ):
                 if wanted.kind not in ("pointer", "reference"):
+                    if any(types[index] != wanted for types in general):
+                        return functions
                     continue
                 actual = self.spaces.type_of(argument)
                 if actual is None:
@@ -415,8 +422,8 @@ class Overloads:
                     argument.start_byte,
                 )
         raise ProgramError(
-            f"which overload of {name} this call means depends on address spaces that cannot be "
-            f"inferred here: {candidates}",
+            f"which overload of {name} this call means cannot be told from the address spaces of its "
+            f"arguments: {candidates}",
             node.start_byte,
         )
 

@@ -34,7 +34,7 @@ def has_spaced_arguments(program: Program) -> bool:
     """Returns true if the program names an address space in some template's arguments, or compares types."""
     return "<" in program.source.masked and (
         not _COMPARING.isdisjoint(program.source.identifiers)
-        or any(_is_specialised(program, name) for name, _ in _heads(program))
+        or any(program.source.words_in(n.start_byte, n.end_byte) for _, n in _heads(program))
     )
 
 
@@ -258,10 +258,3 @@ class _Specialisations:
             if actual is not None and actual.kind in ("pointer", "array"):
                 found.add(declared.type.name)
         return found
-
-
-def _is_specialised(program: Program, name: str) -> bool:
-    return any(
-        n == name and program.source.words_in(node.start_byte, node.end_byte)
-        for n, node in _heads(program)
-    )
