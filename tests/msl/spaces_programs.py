@@ -86,10 +86,15 @@ def meant(overloads, arguments):
             return True
         if one[0].is_template != other[0].is_template:
             return other[0].is_template
-        return _special(one[0]) > _special(other[0])
+        return _values(one[0]) == _values(other[0]) and _special(one[0]) > _special(other[0])
 
     best = [v for v in viable if all(v is w or is_better(v, w) for w in viable)]
     return best[0][0] if len(best) == 1 else None
+
+
+def _values(overload):
+    """The parameters that are no pointers: of templates they must be the same, or neither is more special."""
+    return [p for p in overload.parameters if isinstance(p, Value)]
 
 
 def _special(overload):
