@@ -198,6 +198,20 @@ def test_functions_with_one_meaning_keep_their_name():
     assert text.count("first(const") == 1
 
 
+def test_operators_of_different_classes_are_no_overloads_by_address_space():
+    text = msl.emit_source(
+        HEADER
+        + """
+        struct a { float x; };
+        struct b { float x; };
+        float operator+(const thread a& x, float y) { return x.x + y; }
+        float operator+(const device b& x, float y) { return x.x * y; }
+        kernel void k(device float* o, device b* y) { a x = {1}; o[0] = (x + 1) + (y[0] + 2); }
+        """
+    )
+    assert text.count("float operator+(const") == 2
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("engine", ["group", "fiber"])
 def test_functions_that_synchronise(program, engine):

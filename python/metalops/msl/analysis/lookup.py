@@ -265,7 +265,8 @@ class Lookup:
         owners = {self.class_named(node, scopes) for node in types}
         return owners.pop() if len(owners) == 1 else None
 
-    def _has_bases(self, owner: str) -> bool:
+    def has_bases(self, owner: str) -> bool:
+        """Returns true if some class of that name is derived from others."""
         return any(
             child.type == "base_class_clause"
             for scope in self.classes.get(owner, ())
@@ -449,7 +450,7 @@ class Lookup:
 
     def _of_class(self, owner: str | None, name: str, count: Count) -> Meaning:
         """Returns the meaning of a member of a class, or of any class if that is unknown or has bases."""
-        if owner is None or owner not in self.classes or self._has_bases(owner):
+        if owner is None or owner not in self.classes or self.has_bases(owner):
             return Meaning((), Member(name, count))
         return Meaning(tuple(self.members_of(owner, Member(name, count))))
 
@@ -485,8 +486,8 @@ class Lookup:
         for function in functions:
             (free if self.owner(function) is None else found).append(function)
         owners = {owner for owner in place.path if owner in self.classes}
-        found = [f for f in found if self.owner(f) in owners or any(map(self._has_bases, owners))]
-        if not found or any(map(self._has_bases, owners)):
+        found = [f for f in found if self.owner(f) in owners or any(map(self.has_bases, owners))]
+        if not found or any(map(self.has_bases, owners)):
             found += self._visible(free, place.path, node.start_byte, count[1] > 0)
         if name in self.classes:
             found += self.members_of(name, Member(CONSTRUCTOR))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import re
 
+from ..analysis.lookup import CONSTRUCTOR, CONVERSION
 from ..analysis.program import Function, Program, ProgramError, name_node, name_of
 from ..analysis.spaces import (
     COPY,
@@ -205,9 +206,25 @@ class Overloads:
         pairs = list(zip(self._types(one), self._types(other), strict=False))
         objects = self._object(one), self._object(other)
         conflict = None not in objects and objects[0] != objects[1]
-        if any(_are_apart(*pair) for pair in pairs):
+        if any(_are_apart(*pair) or self._are_classes_apart(*pair) for pair in pairs):
             return False
         return conflict or any(_conflict(*p) or self._may_conflict(*p) for p in pairs)
+
+    def _are_classes_apart(self, one: Type, other: Type) -> bool:
+        """Returns true if two parameters are pointers or references to different classes, between which nothing
+        converts."""
+        if one.kind != other.kind or one.kind not in ("pointer", "reference"):
+            return False
+        names = [_end(t).name.split("<")[0].strip() for t in (one, other)]
+        classes = self.spaces.types.classes
+        if names[0] == names[1] or any(n not in classes or n in self.lookup.aliases for n in names):
+            return False
+        if any(map(self.lookup.has_bases, names)):
+            return False
+        if one.kind == "pointer":
+            return True
+        members = [self.lookup.members.get(n, {}) for n in names]
+        return not any(CONSTRUCTOR in m or CONVERSION in m for m in members)
 
     def _may_conflict(self, one: Type, other: Type) -> bool:
         """Returns true if two parameters are of aliases of which at least one is not known."""
