@@ -41,6 +41,17 @@ def test_headers_are_there(host, header):
     assert last_line(f"#include <{header}>\nFLT_MAX CHAR_BIT") == "3.402823466e+38f 8"
 
 
+def test_the_standard_library_is_there_without_an_include(host):
+    assert (
+        last_line("METAL_FUNC FLT_MAX")
+        == "inline __attribute__((__always_inline__)) 3.402823466e+38f"
+    )
+    assert last_line(
+        "#ifndef METAL_FUNC\n#define METAL_FUNC static\n#endif\nMETAL_FUNC"
+    ).startswith("inline")
+    assert last_line("#define MAXFLOAT 1.0f\nMAXFLOAT") == "1.0f"
+
+
 def test_sources_may_begin_with_a_byte_order_mark(host):
     assert msl.kernel_table("\ufeffkernel void k(device float* o) {}\n")[0].name == "k"
 

@@ -125,6 +125,8 @@ def preprocess(
         *_TARGET,
         *(["-D__FAST_MATH__=1"] if fast_math else []),
         f"-I{_STUBS}",
+        # Metal's standard library is there without an include.
+        *("-imacros", os.path.join(_STUBS, "metal_stdlib")),
         *(f"-I{d}" for d in _folders_of(include_dirs, path)),
         *(f"-D{d}" for d in defines),
     ]
