@@ -21,7 +21,7 @@ def run(tmp_path, *arguments):
     return status, path.read_text(encoding="utf-8")
 
 
-@pytest.mark.full
+@pytest.mark.nightly  # compiles all that an installation leaves out
 def test_all_is_right_in_minutes_and_every_kernel_file_is_used(tmp_path):
     # Of the CPU: other tests run beside it. With a cold cache half of it goes into the kernels that an installation leaves out.
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -35,9 +35,12 @@ def test_all_is_right_in_minutes_and_every_kernel_file_is_used(tmp_path):
     assert wrote == "wrote metalops_selftest.txt"
     text = (tmp_path / "metalops_selftest.txt").read_text(encoding="utf-8")
     assert right in text
-    used = text.split("The kernel libraries that were used:\n")[1]
+    lines = text.split("The kernel libraries that were used:\n")[1].splitlines()
+    used = {line.split()[0] for line in lines} - {"built"}
     families = {entry["family"] for entry in metalops._C.kernel_libraries()}
-    assert families == {line.split()[0] for line in used.splitlines()} - {"built"}
+    assert used <= families
+    # A later torch has operators of some families itself.
+    assert used == families or "left to torch" in {entry.status for entry in metalops.coverage()}
 
 
 def test_a_wrong_result_is_reported_with_its_inputs(tmp_path, monkeypatch, capsys):

@@ -49,6 +49,7 @@ def has_launched(*beginnings):
     return all(any(name.startswith(b) for name in launched) for b in beginnings)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("body", ["tensor", "simdgroup"])
 @pytest.mark.parametrize("seed", range(10))
 def test_generated_calls(seed, body, monkeypatch):
