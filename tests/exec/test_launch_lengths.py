@@ -131,7 +131,7 @@ def _arguments(launch):
     return arguments
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("shape", [(1, 512), (1100, 60), (300, 16)], ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_launches_are_short(name, shape, counter):
