@@ -1,8 +1,11 @@
-// Host side of kernels/linalg/eigh.metal: eigenvalues and eigenvectors of Hermitian matrices.
+// Host side of kernels/linalg/eigh.metal: eigenvalues and eigenvectors of Hermitian matrices, and
+// their square roots.
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/_linalg_check_errors.h>
+#include <ATen/ops/_linalg_eigh.h>
 #include <ATen/ops/_linalg_eigh_meta.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/matmul.h>
 #include <csrc/ops/common/run_plan.h>
 #include <csrc/plans/linalg/eigh.h>
 #include <metalops/checks.h>
@@ -47,9 +50,22 @@ std::tuple<Tensor&, Tensor&> eigh_out(const Tensor& a, std::string_view uplo, bo
   return {values, vectors};
 }
 
+// Returns V sqrt(L) V^H of A = V L V^H, of which the lower triangle is read. Negative eigenvalues,
+// which a positive semidefinite matrix has by rounding, count as zero.
+Tensor matrix_sqrth(const Tensor& self) {
+  constexpr const char* kName = "linalg.matrix_sqrth";
+  at::native::squareCheckInputs(self, kName);
+  at::native::checkFloatingOrComplex(self, kName, /*allow_low_precision_dtypes=*/false);
+  const auto [values, vectors] = at::_linalg_eigh(self, "L", /*compute_v=*/true);
+  const auto scaled = vectors * values.clamp_min(0).sqrt().unsqueeze(-2);
+  const auto root = at::matmul(scaled, vectors.mH());
+  return (root + root.mH()) * 0.5;  // rounding leaves the product almost Hermitian
+}
+
 TORCH_LIBRARY_IMPL(aten, MPS, library) {
   metalops::AtenKernels m(library);
   m.impl("_linalg_eigh.eigenvalues", eigh_out);
+  m.impl("linalg_matrix_sqrth", matrix_sqrth);
 }
 
 }  // namespace

@@ -345,10 +345,30 @@ Tensor scaled_grouped_mm_v2(const Tensor& self, const Tensor& mat2, TensorsArgum
   TORCH_CHECK_VALUE(false, "No gemm implementation was found");
 }
 
+// torch 2.14 added the overload.
+Tensor& scaled_grouped_mm_v2_out(const Tensor& self, const Tensor& mat2, TensorsArgument scale_a,
+                                 at::IntArrayRef recipe_a, at::IntArrayRef swizzle_a,
+                                 TensorsArgument scale_b, at::IntArrayRef recipe_b,
+                                 at::IntArrayRef swizzle_b, const MaybeTensor& offs,
+                                 const MaybeTensor& bias, std::optional<ScalarType> out_dtype,
+                                 at::IntArrayRef contraction_dim, bool use_fast_accum,
+                                 Tensor& out) {
+  metalops::check_same_device(kName, {{self, "self"}, {out, "out"}});
+  const auto type = out_dtype.value_or(at::kBFloat16);
+  TORCH_CHECK(type == out.scalar_type(), "Expected out tensor to have dtype ", type, ", but got ",
+              out.scalar_type(), " instead");
+  metalops::write_output(
+      scaled_grouped_mm_v2(self, mat2, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b,
+                           offs, bias, type, contraction_dim, use_fast_accum),
+      out);
+  return out;
+}
+
 TORCH_LIBRARY_IMPL(aten, MPS, library) {
   metalops::AtenKernels m(library);
   m.impl("_scaled_grouped_mm", scaled_grouped_mm);
   m.impl("_scaled_grouped_mm_v2", scaled_grouped_mm_v2);
+  m.impl("_scaled_grouped_mm_v2.out", scaled_grouped_mm_v2_out);
 }
 
 }  // namespace

@@ -187,9 +187,8 @@ Scaling scaling_of(const Given& a, const Given& b) {
     return {Kind::kWhole, whole_scales(a.scales[0]), whole_scales(b.scales[0])};
   }
   if (are_fp8 && both({RowWise}, {at::kFloat})) {
-    TORCH_CHECK_VALUE(
-        a.scales[0].dim() == 2 && a.scales[0].size(0) == rows && a.scales[0].size(1) == 1,
-        "scale_a must have shape [", rows, ", 1], got [", a.scales[0].sizes(), "]");
+    TORCH_CHECK_VALUE(a.scales[0].numel() == rows, "scale_a must have ", rows,
+                      " Float elements, got ", a.scales[0].numel());
     TORCH_CHECK_VALUE(b.scales[0].numel() == columns, "scale_b must have ", columns,
                       " Float elements, got ", b.scales[0].numel());
     return {Kind::kWhole, whole_scales(a.scales[0]), whole_scales(b.scales[0])};
@@ -457,7 +456,7 @@ Tensor& scaled_mm_v2_out(const Tensor& self, const Tensor& mat2, TensorsArgument
     TORCH_CHECK_VALUE(contraction_dim.size() == 2, "contraction_dim must have exactly 2 elements");
     const auto a = contraction_dim[0];
     const auto b = contraction_dim[1];
-    TORCH_CHECK_VALUE(a == 1 && b == 0 && self.size(1) == mat2.size(0),
+    TORCH_CHECK_VALUE((a == 1 || a == -1) && (b == 0 || b == -2) && self.size(1) == mat2.size(0),
                       "mat_a and mat_b shapes cannot be multiplied (", self.size(0), "x",
                       self.size(1), " and ", mat2.size(0), "x", mat2.size(1),
                       ") with contraction dims mat_a: ", a, ", mat_b: ", b);
@@ -485,6 +484,57 @@ Tensor scaled_mm_v2(const Tensor& self, const Tensor& mat2, TensorsArgument scal
                           bias, out_dtype, contraction_dim, use_fast_accum, out);
 }
 
+// ---- _scaled_addmm ------------------------------------------------------------------------------
+
+void check_addmm(const Tensor& self, const Tensor& mat1, const Tensor& mat2,
+                 at::IntArrayRef contraction_dim, const at::Scalar& beta, const at::Scalar& alpha,
+                 const Tensor& out) {
+  metalops::check_same_device("_scaled_addmm", {{mat1, "mat1"}, {self, "self"}, {out, "out"}});
+  TORCH_CHECK(!alpha.isComplex() && !beta.isComplex(),
+              "torch._scaled_addmm only supports real alpha and beta values");
+  const bool is_last_by_first = contraction_dim.size() == 2 &&
+                                (contraction_dim[0] == 1 || contraction_dim[0] == -1) &&
+                                (contraction_dim[1] == 0 || contraction_dim[1] == -2);
+  TORCH_CHECK(contraction_dim.empty() || is_last_by_first,
+              "torch._scaled_addmm only supports contraction_dim=(1, 0)");
+  TORCH_CHECK(mat1.dim() == 2 && mat2.dim() == 2,
+              "Inputs must be 2D but got self.dim()=", mat1.dim(), " and mat2.dim()=", mat2.dim());
+  TORCH_CHECK(self.dim() == 2, "input must be a matrix, but got ", self.dim(), " dimensions");
+  TORCH_CHECK(self.size(0) == mat1.size(0), "input dim 0 must be ", mat1.size(0), ", but got ",
+              self.size(0));
+  TORCH_CHECK(self.size(1) == mat2.size(1), "input dim 1 must be ", mat2.size(1), ", but got ",
+              self.size(1));
+  const auto type = self.scalar_type();
+  TORCH_CHECK(metalops::is_metal_float(type),
+              "input must have dtype BFloat16, Half, or Float, but got ", type);
+  TORCH_CHECK(self.stride(1) == 1 && self.stride(0) == std::max<int64_t>(1, self.size(1)),
+              "input must have canonical contiguous row-major strides");
+  TORCH_CHECK(out.scalar_type() == type, "Expected out tensor to have dtype ", type, ", but got ",
+              out.scalar_type(), " instead");
+}
+
+// out = beta self + alpha (mat1 @ mat2), rounded once. torch makes the functional and the in-place
+// overload from this one.
+Tensor& scaled_addmm_out(const Tensor& self, const Tensor& mat1, const Tensor& mat2,
+                         TensorsArgument scale_a, at::IntArrayRef recipe_a,
+                         at::IntArrayRef swizzle_a, TensorsArgument scale_b,
+                         at::IntArrayRef recipe_b, at::IntArrayRef swizzle_b,
+                         at::IntArrayRef contraction_dim, const at::Scalar& beta,
+                         const at::Scalar& alpha, bool use_fast_accum, Tensor& out) {
+  check_addmm(self, mat1, mat2, contraction_dim, beta, alpha, out);
+  auto product = scaled_mm_v2(mat1, mat2, scale_a, recipe_a, swizzle_a, scale_b, recipe_b,
+                              swizzle_b, /*bias=*/std::nullopt, at::kFloat,
+                              /*contraction_dim=*/{}, use_fast_accum);
+  if (alpha.toDouble() != 1) {
+    product.mul_(alpha);
+  }
+  if (beta.toDouble() != 0) {
+    product.add_(self, beta);
+  }
+  metalops::resize_and_copy(product, out);
+  return out;
+}
+
 TORCH_LIBRARY_IMPL(aten, MPS, library) {
   metalops::AtenKernels m(library);
   m.impl("_scaled_mm", scaled_mm);
@@ -493,6 +543,7 @@ TORCH_LIBRARY_IMPL(aten, MPS, library) {
       "has no 4-bit floats, of 8-bit ones e4m3fn alone, and no scales of blocks";
   m.replace("_scaled_mm_v2", scaled_mm_v2, kReason);
   m.replace("_scaled_mm_v2.out", scaled_mm_v2_out, kReason);
+  m.impl("_scaled_addmm.out", scaled_addmm_out);
 }
 
 }  // namespace

@@ -129,6 +129,24 @@ def test_scales_of_rows(form, sizes, rest, body):
         assert_right(again, *wide)
 
 
+@pytest.mark.skipif(
+    "out" not in torch.ops.aten._scaled_grouped_mm_v2.overloads(), reason="torch 2.14 added it"
+)
+def test_out():
+    arguments, _ = by_rows("2d x 3d", (3, 5), 0)
+    a, b, scale_a, scale_b, offs = (there(x) for x in arguments)
+    row_wise = [ScalingType.RowWise.value]
+    scaled = (a, b, [scale_a], row_wise, [], [scale_b], row_wise, [], offs, None)
+    for dtype in ERRORS:
+        expected = torch._scaled_grouped_mm_v2(*scaled, dtype)
+        wide = torch.empty(*expected.shape, 2, dtype=dtype, device="mps")
+        for out in (torch.empty(0, dtype=dtype, device="mps"), wide[..., 0]):
+            assert torch.ops.aten._scaled_grouped_mm_v2.out(*scaled, dtype, out=out) is out
+            assert torch.equal(out, expected)
+    with pytest.raises(RuntimeError, match="dtype"):
+        torch.ops.aten._scaled_grouped_mm_v2.out(*scaled, torch.float32, out=wide[..., 0].half())
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("of_left", FP8, ids=str)
 def test_every_mix_of_formats_and_layout(form, of_left):

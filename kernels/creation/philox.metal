@@ -1,0 +1,158 @@
+// Random numbers without a state (torch.func._random): Philox-4x32-10 [Salmon] of a key, which is a
+// pair of 64-bit integers, seed and offset. Block i of a key is the cipher of the counter offset +
+// i under the seed, 128 bits. A new key is one block; samples take 32 bits, those of 8-byte
+// integers
+// 64. The bits are the same on all devices of torch.
+//
+// [Salmon] J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, Parallel random numbers: as easy as
+//   1, 2, 3, SC 2011.
+#include <c10/metal/random.h>
+#include <metalops/register_kernel.h>
+#include <metalops/strided.h>
+#include <metal_stdlib>
+
+#include <kernels/creation/philox.h>
+using namespace metal;
+using namespace metalops;
+
+// Returns the cipher of the counter. c10::metal::philox4::multiple_rounds() does one round less and
+// takes the key's halves in the other order.
+inline uint4 philox_4x32_10(ulong seed, ulong counter) {
+  constexpr uint2 kWeyl(0x9E3779B9, 0xBB67AE85);
+  uint4 block(static_cast<uint>(counter), static_cast<uint>(counter >> 32), 0, 0);
+  uint2 key(static_cast<uint>(seed), static_cast<uint>(seed >> 32));
+  for (int round = 0; round < 10; ++round) {
+    block = c10::metal::philox4::single_round(block, key);
+    key += kWeyl;
+  }
+  return block;
+}
+
+// layout: that of the elements of the given keys.
+kernel void philox_derive_keys(device ulong2* derived [[buffer(0)]],
+                               constant ulong* given [[buffer(1)]],
+                               constant ulong& first [[buffer(2)]],
+                               constant PhiloxKeys& keys [[buffer(3)]],
+                               constant StridedLayout<1>& layout [[buffer(4)]],
+                               uint2 position [[thread_position_in_grid]],
+                               uint2 grid [[threads_per_grid]]) {
+  const int64_t index = thread_index(position, grid);
+  if (index >= keys.derived) {
+    return;
+  }
+  const int64_t key = index % keys.given;
+  const ulong seed = element_at(given, offsets_of(2 * key, layout)[0]);
+  const ulong offset = element_at(given, offsets_of(2 * key + 1, layout)[0]);
+  const uint4 block = philox_4x32_10(seed, offset + first + index / keys.given);
+  derived[index] = ulong2(static_cast<ulong>(block.y) << 32 | block.x,
+                          static_cast<ulong>(block.w) << 32 | block.z);
+}
+
+// ---- distributions ------------------------------------------------------------------------------
+
+template <typename T>
+inline constexpr int mantissa_bits();
+template <>
+inline constexpr int mantissa_bits<float>() {
+  return 24;
+}
+template <>
+inline constexpr int mantissa_bits<half>() {
+  return 11;
+}
+template <>
+inline constexpr int mantissa_bits<bfloat>() {
+  return 8;
+}
+
+// Returns uniformly distributed numbers in [low, high), of as many bits as T has.
+template <typename T>
+inline vec<T, 4> samples(uint4 block, constant PhiloxUniform& distribution) {
+  constexpr uint kValues = 1u << mantissa_bits<T>();
+  const float4 fractions = float4(block & (kValues - 1)) * (1.0f / kValues);
+  const float range = distribution.high - distribution.low;
+  return vec<T, 4>(fractions * range + distribution.low);
+}
+
+// Returns two normally distributed numbers by the transform of Box and Muller.
+inline float2 box_muller(float2 uniform) {
+  const float radius = precise::sqrt(-2.0f * precise::log(uniform.x));
+  const float angle = 2.0f * uniform.y;
+  return radius * float2(precise::cospi(angle), precise::sinpi(angle));
+}
+
+// The uniform numbers are in (0, 1].
+template <typename T>
+inline vec<T, 4> samples(uint4 block, constant PhiloxNormal& distribution) {
+  constexpr float kStep = 2.32830644e-10f;  // 2^-32
+  const float4 uniform = fma(float4(block), kStep, 0.5f * kStep);
+  const float4 normal(box_muller(uniform.xy), box_muller(uniform.zw));
+  return vec<T, 4>(normal * distribution.standard_deviation + distribution.mean);
+}
+
+// Returns integers in [low, low + range), reduced modulo the range.
+template <typename T>
+inline vec<T, sizeof(T) == 8 ? 2 : 4> samples(uint4 block, constant PhiloxRandint& distribution) {
+  if constexpr (sizeof(T) == 8) {
+    ulong2 bits(static_cast<ulong>(block.x) << 32 | block.y,
+                static_cast<ulong>(block.z) << 32 | block.w);
+    if (distribution.range != 0) {
+      bits %= distribution.range;
+    }
+    return bits + distribution.low;
+  } else {
+    const uint range = static_cast<uint>(distribution.range);
+    if (range != 0) {
+      block %= range;
+    }
+    return vec<T, 4>(block + static_cast<uint>(distribution.low));
+  }
+}
+
+// Each thread fills one block's elements. key_layout: that of the two elements of each key.
+template <typename T, typename Distribution>
+kernel void philox_fill(device T* output [[buffer(0)]], constant ulong* keys [[buffer(1)]],
+                        constant Distribution& distribution [[buffer(2)]],
+                        constant PhiloxFill& fill [[buffer(3)]],
+                        constant StridedLayout<1>& layout [[buffer(4)]],
+                        constant StridedLayout<1>& key_layout [[buffer(5)]],
+                        uint2 position [[thread_position_in_grid]],
+                        uint2 grid [[threads_per_grid]]) {
+  constexpr int kSamples = sizeof(T) == 8 ? 2 : 4;
+  using Samples = vec<T, kSamples>;
+  const int64_t index = thread_index(position, grid);
+  if (index >= fill.threads) {
+    return;
+  }
+  const int64_t key = index / fill.blocks;
+  const int64_t block = index - key * fill.blocks;
+  const ulong seed = element_at(keys, offsets_of(2 * key, key_layout)[0]);
+  const ulong offset = element_at(keys, offsets_of(2 * key + 1, key_layout)[0]);
+  const Samples drawn =
+      samples<T>(philox_4x32_10(seed, offset + static_cast<ulong>(block)), distribution);
+  if (fill.vectors) {
+    reinterpret_cast<device Samples*>(output)[index] = drawn;
+    return;
+  }
+  const int64_t first = key * fill.elements;
+  for (int i = 0; i < kSamples; ++i) {
+    const int64_t element = kSamples * block + i;
+    if (element < fill.elements) {
+      element_at(output, offsets_of(first + element, layout)[0]) = drawn[i];
+    }
+  }
+}
+
+#define REGISTER_PHILOX(name, T, distribution) \
+  REGISTER_KERNEL("philox_" #name "_" #T, philox_fill, T, distribution)
+
+REGISTER_PHILOX(uniform, float, PhiloxUniform);
+REGISTER_PHILOX(uniform, half, PhiloxUniform);
+REGISTER_PHILOX(uniform, bfloat, PhiloxUniform);
+REGISTER_PHILOX(normal, float, PhiloxNormal);
+REGISTER_PHILOX(normal, half, PhiloxNormal);
+REGISTER_PHILOX(normal, bfloat, PhiloxNormal);
+REGISTER_PHILOX(randint, uchar, PhiloxRandint);
+REGISTER_PHILOX(randint, ushort, PhiloxRandint);
+REGISTER_PHILOX(randint, uint, PhiloxRandint);
+REGISTER_PHILOX(randint, ulong, PhiloxRandint);
