@@ -54,6 +54,7 @@ def extensions() -> list:
                 os.path.join(ROOT, folder)
                 for folder in (
                     "csrc/host",
+                    "python/metalops/include",
                     "python/metalops/include/software_device",
                     "python/metalops/msl/include",
                 )

@@ -37,3 +37,10 @@ def test_its_kernels_run(stable_tests):
 def test_its_errors_reach_python(stable_tests):
     with pytest.raises(RuntimeError, match="row_sums: expected a contiguous matrix"):
         stable_tests.row_sums(torch.zeros(3, device="mps"))
+
+
+def test_boxed_calls_with_sizes_reach_the_kernels_of_views(stable_tests):
+    """In inference mode nothing unboxes them before."""
+    x = torch.arange(6.0, device="mps")
+    with torch.inference_mode():
+        assert torch.equal(stable_tests.as_rows(x, 3), x.view(2, 3))

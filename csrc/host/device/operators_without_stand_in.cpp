@@ -16,6 +16,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <device/aliases.h>
 #include <device/recorder.h>
+#include <metalops/sym_ints.h>
 #include <torch/library.h>
 
 #include <array>
@@ -187,8 +188,8 @@ Tensor linear(const Tensor& input, const Tensor& weight, const optional<Tensor>&
 }
 
 TORCH_LIBRARY_IMPL(aten, MPS, m) {
-  m.impl("convolution_overrideable", convolution);
-  m.impl("convolution_backward_overrideable", convolution_backward);
+  m.impl("convolution_overrideable", with_sym_ints<convolution>);
+  m.impl("convolution_backward_overrideable", with_sym_ints<convolution_backward>);
   m.impl("_scaled_dot_product_attention_math_for_mps", attention_math);
   m.impl("scaled_dot_product_attention", attention);
   m.impl("native_dropout", native_dropout);

@@ -13,6 +13,7 @@
 #include <ATen/ops/view_native.h>
 #include <device/allocator.h>
 #include <device/device.h>
+#include <metalops/sym_ints.h>
 #include <torch/library.h>
 #include <torch_internals.h>
 
@@ -111,17 +112,17 @@ Tensor& zero_(Tensor& self) {
 }
 
 TORCH_LIBRARY_IMPL(aten, MPS, m) {
-  m.impl("empty.memory_format", empty);
-  m.impl("empty_strided", empty_strided);
-  m.impl("_efficientzerotensor", efficient_zero_tensor);
-  m.impl("as_strided", as_strided);
-  m.impl("view", TORCH_FN(at::native::view));
-  m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
+  m.impl("empty.memory_format", with_sym_ints<empty>);
+  m.impl("empty_strided", with_sym_ints<empty_strided>);
+  m.impl("_efficientzerotensor", with_sym_ints<efficient_zero_tensor>);
+  m.impl("as_strided", with_sym_ints<as_strided>);
+  m.impl("view", with_sym_ints<at::native::view>);
+  m.impl("_reshape_alias", with_sym_ints<at::native::_reshape_alias>);
   m.impl("unfold", TORCH_FN(at::native::unfold));
-  m.impl("resize_", TORCH_FN(at::native::resize_));
+  m.impl("resize_", with_sym_ints<at::native::resize_>);
   m.impl("set_", set_empty);
   m.impl("set_.source_Storage", set_storage);
-  m.impl("set_.source_Storage_storage_offset", set_storage_offset);
+  m.impl("set_.source_Storage_storage_offset", with_sym_ints<set_storage_offset>);
   m.impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
   m.impl("is_set_to", TORCH_FN(at::native::is_set_to));
   m.impl("zero_", zero_);

@@ -10,6 +10,7 @@
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
 #include <metalops/stock.h>
+#include <metalops/sym_ints.h>
 
 #include <algorithm>
 
@@ -108,7 +109,7 @@ Tensor padded_to_jagged(const Tensor& padded, at::TensorList offsets_list,
 
 TORCH_LIBRARY_IMPL(aten, MPS, library) {
   metalops::AtenKernels m(library);
-  m.impl("_jagged_to_padded_dense_forward", jagged_to_padded);
+  m.impl("_jagged_to_padded_dense_forward", metalops::with_sym_ints<jagged_to_padded>);
   m.impl("_padded_dense_to_jagged_forward", padded_to_jagged);
 }
 

@@ -12,6 +12,7 @@
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
 #include <metalops/stock.h>
+#include <metalops/sym_ints.h>
 #include <metalops/views.h>
 
 namespace {
@@ -211,14 +212,14 @@ Tensor pool2d_backward(const Tensor& grad_output, const Tensor& self) {
 
 TORCH_LIBRARY_IMPL(aten, MPS, library) {
   metalops::AtenKernels m(library);
-  m.impl("adaptive_avg_pool3d.out", pool3d_out);
-  m.impl("_adaptive_avg_pool3d", pool3d);
+  m.impl("adaptive_avg_pool3d.out", metalops::with_sym_ints<pool3d_out>);
+  m.impl("_adaptive_avg_pool3d", metalops::with_sym_ints<pool3d>);
   m.impl("adaptive_avg_pool3d_backward.grad_input", pool3d_backward_out);
   m.impl("_adaptive_avg_pool3d_backward", pool3d_backward);
   stock();  // before our kernel replaces it
   constexpr auto kReason = "refuses output sizes that do not divide those of the input";
-  m.replace("adaptive_avg_pool2d.out", pool2d_out, kReason);
-  m.replace("_adaptive_avg_pool2d", pool2d, kReason);
+  m.replace("adaptive_avg_pool2d.out", metalops::with_sym_ints<pool2d_out>, kReason);
+  m.replace("_adaptive_avg_pool2d", metalops::with_sym_ints<pool2d>, kReason);
   m.replace("_adaptive_avg_pool2d_backward", pool2d_backward, kReason);
 }
 

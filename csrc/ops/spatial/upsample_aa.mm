@@ -14,6 +14,7 @@
 #include <metalops/library.h>
 #include <metalops/stock.h>
 #include <metalops/structured.h>
+#include <metalops/sym_ints.h>
 #include <metalops/torch_internals.h>
 #include <metalops/views.h>
 
@@ -248,17 +249,17 @@ Tensor lanczos_backward(const Tensor& grad_output, at::IntArrayRef output_size,
 
 TORCH_LIBRARY_IMPL(aten, MPS, library) {
   metalops::AtenKernels m(library);
-  m.impl("_upsample_lanczos2d_aa.out", lanczos_out);
-  m.impl("_upsample_lanczos2d_aa_backward", lanczos_backward);
+  m.impl("_upsample_lanczos2d_aa.out", metalops::with_sym_ints<lanczos_out>);
+  m.impl("_upsample_lanczos2d_aa_backward", metalops::with_sym_ints<lanczos_backward>);
   m.impl("_upsample_lanczos2d_aa_backward.grad_input",
-         backward_out<at::meta::structured__upsample_lanczos2d_aa_backward, metalops::kLanczos,
-                      kLanczosBackward>);
+         metalops::with_sym_ints<backward_out<at::meta::structured__upsample_lanczos2d_aa_backward,
+                                              metalops::kLanczos, kLanczosBackward>>);
   m.impl("_upsample_bilinear2d_aa_backward.grad_input",
-         backward_out<at::meta::structured__upsample_bilinear2d_aa_backward, metalops::kBilinear,
-                      kBilinearBackward>);
+         metalops::with_sym_ints<backward_out<at::meta::structured__upsample_bilinear2d_aa_backward,
+                                              metalops::kBilinear, kBilinearBackward>>);
   m.impl("_upsample_bicubic2d_aa_backward.grad_input",
-         backward_out<at::meta::structured__upsample_bicubic2d_aa_backward, metalops::kBicubic,
-                      kBicubicBackward>);
+         metalops::with_sym_ints<backward_out<at::meta::structured__upsample_bicubic2d_aa_backward,
+                                              metalops::kBicubic, kBicubicBackward>>);
 }
 
 }  // namespace

@@ -55,7 +55,15 @@ Tensor row_sums(const Tensor& x) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY(metalops_stable_tests, m) { m.def("row_sums(Tensor x) -> Tensor"); }
+Tensor as_rows(const Tensor& x, int64_t length) {
+  return torch::stable::view(x, {x.numel() / length, length});
+}
+
+STABLE_TORCH_LIBRARY(metalops_stable_tests, m) {
+  m.def("row_sums(Tensor x) -> Tensor");
+  m.def("as_rows(Tensor(a) x, int length) -> Tensor(a)");
+}
 STABLE_TORCH_LIBRARY_IMPL(metalops_stable_tests, MPS, m) {
   m.impl("row_sums", TORCH_BOX(&row_sums));
+  m.impl("as_rows", TORCH_BOX(&as_rows));
 }
