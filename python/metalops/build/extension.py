@@ -79,7 +79,7 @@ def _read(path: str) -> str:
 
 class BuildExtension(cpp_extension.BuildExtension):
     """torch's BuildExtension, which also builds the sources of a `MetalExtension`. It accepts ordinary extensions as
-    well.
+    well: with `.mm` files, they find torch's functions for mps.
 
     Everything is one graph of commands, whose last line says how much CPU time the compilers took. The headers of an
     extension's `precompiled_header`, a file of #include lines, are compiled once for all the sources that include any
@@ -116,6 +116,10 @@ class BuildExtension(cpp_extension.BuildExtension):
         try:
             if hasattr(ext, "metal_include_dirs"):
                 self._prepare(ext)
+            elif paths.software_device() and any(x.endswith(".mm") for x in ext.sources):
+                # On a Mac these functions are in torch's own library.
+                flags = link_flags(self._host_library())
+                ext.extra_link_args = [*(ext.extra_link_args or []), *flags]
             # The commands that setuptools would run are added to the graph.
             self.compiler.compile = functools.partial(self._add_objects, ext)
             self.compiler.call = functools.partial(self._add_link, ext)
