@@ -1,5 +1,6 @@
 """metalops.coverage(): which of torch's operators work on mps."""
 
+import inspect
 import json
 import re
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 import torch
 from metalops._cli.coverage import _WITHOUT_KERNEL, STATUSES, counts_table
 from metalops._torch import versions
+from torch.testing._internal import common_mps
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -146,6 +148,25 @@ def test_what_a_later_torch_has_itself_is_left_to_it_without_a_warning():
 
 def test_nothing_is_missing(statuses):
     assert not [name for name, status in statuses.items() if status == "missing"]
+
+
+# Stock operators that take no complex tensors on a Mac, nor do they with us.
+REFUSED_THERE = {"addr", "float_power", "log_softmax", "conv3d", "renorm"}
+
+
+@pytest.mark.skipif(
+    " UNSUPPORTED_COMPLEX_OPS" not in inspect.getsource(common_mps),
+    reason="this torch lists what is supported",
+)
+def test_complex_operators_that_fail_on_macs_in_torchs_own_tests_are_ours(statuses):
+    text = inspect.getsource(common_mps)
+    names = re.search(r"UNSUPPORTED_COMPLEX_OPS = {(.*?)}", text, re.DOTALL)[1]
+    names = re.sub(r"nn\.functional\.|with_dtype", "", names)
+    names = {name.replace(".", "_") for name in re.findall(r'"(\S+)"', names)}
+    stock = {
+        name for name in names if statuses.get(f"aten::{name}") in (None, "stock", "left to torch")
+    }
+    assert stock <= REFUSED_THERE
 
 
 @pytest.mark.nightly

@@ -63,8 +63,8 @@ Tensor binomial(const Tensor& count, const Tensor& prob, MaybeGenerator generato
 
 TORCH_LIBRARY_IMPL(aten, MPS, library) {
   metalops::AtenKernels m(library);
-  m.impl("poisson", poisson);
-  m.impl("binomial", binomial);
+  m.replace("poisson", poisson, "loses the digits of the probabilities of large rates");
+  m.replace("binomial", binomial, "its algorithm needs double precision for large counts");
 }
 
 }  // namespace

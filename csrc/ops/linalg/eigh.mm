@@ -50,6 +50,13 @@ std::tuple<Tensor&, Tensor&> eigh_out(const Tensor& a, std::string_view uplo, bo
   return {values, vectors};
 }
 
+std::tuple<Tensor, Tensor> eigh_of(const Tensor& a, std::string_view uplo, bool with_vectors) {
+  auto values = at::empty({0}, a.options().dtype(c10::toRealValueType(a.scalar_type())));
+  auto vectors = at::empty({0}, a.options());
+  eigh_out(a, uplo, with_vectors, values, vectors);
+  return {std::move(values), std::move(vectors)};
+}
+
 // Returns V sqrt(L) V^H of A = V L V^H, of which the lower triangle is read. Negative eigenvalues,
 // which a positive semidefinite matrix has by rounding, count as zero.
 Tensor matrix_sqrth(const Tensor& self) {
@@ -64,7 +71,9 @@ Tensor matrix_sqrth(const Tensor& self) {
 
 TORCH_LIBRARY_IMPL(aten, MPS, library) {
   metalops::AtenKernels m(library);
-  m.impl("_linalg_eigh.eigenvalues", eigh_out);
+  constexpr auto kReason = "computes on the CPU what does not fit into a threadgroup's memory";
+  m.replace("_linalg_eigh", eigh_of, kReason);
+  m.replace("_linalg_eigh.eigenvalues", eigh_out, kReason);
   m.impl("linalg_matrix_sqrth", matrix_sqrth);
 }
 

@@ -317,8 +317,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> lstsq(const Tensor& a, const Tensor& 
 
 TORCH_LIBRARY_IMPL(aten, MPS, library) {
   metalops::AtenKernels m(library);
-  m.impl("linalg_lstsq", lstsq);
-  m.impl("linalg_lstsq.out", lstsq_out);
+  constexpr auto kReason =
+      "computes singular values for every driver, on the CPU if the matrix is large";
+  m.replace("linalg_lstsq", lstsq, kReason);
+  m.replace("linalg_lstsq.out", lstsq_out, kReason);
 }
 
 }  // namespace

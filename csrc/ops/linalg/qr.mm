@@ -227,14 +227,15 @@ std::tuple<Tensor, Tensor> qr_of(const Tensor& input, c10::string_view mode) {
   return {std::move(q), std::move(r)};
 }
 
+constexpr const char* kComplex = "refuses complex matrices";
 constexpr const char* kReason =
     "is for float32, of at most 512 columns, and works on matrices as wide as they are high";
 constexpr const char* kSlow = "makes matrices as wide as they are high, one for each reflector";
 
 TORCH_LIBRARY_IMPL(aten, MPS, library) {
   metalops::AtenKernels m(library);
-  m.impl("geqrf", geqrf_of);
-  m.impl("geqrf.a", geqrf_out);
+  m.replace("geqrf", geqrf_of, kComplex);
+  m.replace("geqrf.a", geqrf_out, kComplex);
   m.impl("ormqr", ormqr_of);
   m.impl("ormqr.out", ormqr_out);
   m.replace("linalg_householder_product", householder_product_of, kSlow);

@@ -63,6 +63,15 @@ std::tuple<Tensor&, Tensor&, Tensor&> svd_out(const Tensor& a, bool full_matrice
   return std::forward_as_tuple(u, values, v_adjoint);
 }
 
+std::tuple<Tensor, Tensor, Tensor> svd_of(const Tensor& a, bool full_matrices, bool compute_uv,
+                                          std::optional<c10::string_view> driver) {
+  auto u = at::empty({0}, a.options());
+  auto values = at::empty({0}, a.options().dtype(c10::toRealValueType(a.scalar_type())));
+  auto v_adjoint = at::empty({0}, a.options());
+  svd_out(a, full_matrices, compute_uv, driver, u, values, v_adjoint);
+  return {std::move(u), std::move(values), std::move(v_adjoint)};
+}
+
 // The compositions of torch itself, for gradients to flow through.
 std::tuple<Tensor, Tensor, Tensor> composed_svd(const Tensor& a, bool full_matrices,
                                                 std::optional<c10::string_view> driver) {
@@ -85,7 +94,11 @@ void register_compositions(metalops::AtenKernels m) {
 
 TORCH_LIBRARY_IMPL(aten, MPS, library) {
   metalops::AtenKernels m(library);
-  m.impl("_linalg_svd.U", svd_out);
+  constexpr auto kOnCpu =
+      "computes on the CPU what does not fit into a threadgroup's memory; the U of small singular "
+      "values is not orthogonal";
+  m.replace("_linalg_svd", svd_of, kOnCpu);
+  m.replace("_linalg_svd.U", svd_out, kOnCpu);
   register_compositions(m);
 }
 
