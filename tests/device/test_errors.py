@@ -46,7 +46,8 @@ def test_float8_is_moved_and_not_computed_with(dtype):
         lambda: torch.sort(on_mps),
         lambda: torch._foreach_add([on_mps], 1.0),
     ):
-        with pytest.raises(TypeError, match="Trying to convert Float8_.* to the MPS backend"):
+        # torch 2.15 has kernels for some operators of e4m3fn.
+        with pytest.raises((TypeError, NotImplementedError), match="Float8_"):
             call()
 
 

@@ -57,13 +57,15 @@ void multiply(const Tensor& out, const Tensor& self, const Tensor& mat2, const M
       metalops::KernelName("grouped_mm_") + (is_small ? "small_" : "large_") +
           metalops::metal_type(out.scalar_type()),
       metalops::tiles_of_groups(parameters, is_small ? 16 : 64, 64), /*size=*/128, out,
-      a.first.tensor, b.first.tensor, offs ? offs->contiguous() : out, parameters);
+      a.first.tensor, b.first.tensor, offs.value_or(out), parameters);
 }
 
-Tensor grouped_mm(const Tensor& self, const Tensor& mat2, const MaybeTensor& offs,
+Tensor grouped_mm(const Tensor& self, const Tensor& mat2, const MaybeTensor& given_offs,
                   const MaybeTensor& bias, std::optional<ScalarType> out_dtype) {
-  metalops::check_same_device(kName,
-                              {{self, "self"}, {mat2, "mat2"}, {offs.value_or(self), "offs"}});
+  metalops::check_same_device(
+      kName, {{self, "self"}, {mat2, "mat2"}, {given_offs.value_or(self), "offs"}});
+  // torch 2.14 refuses offsets with gaps.
+  const auto offs = given_offs ? MaybeTensor(given_offs->contiguous()) : std::nullopt;
   at::native::_grouped_mm_validate_inputs(self, mat2, offs, bias, out_dtype);
   const auto type = at::native::_resolve_grouped_mm_out_dtype(self, mat2, out_dtype);
   metalops::check_inner_sizes(self, mat2);
