@@ -386,6 +386,20 @@ for high in (20, 2000):
         lambda t: torch.poisson(t["x"]),
         lambda t: 2 * size(t["x"]),
     )
+for distribution, stateful in (("uniform", "uniform_"), ("normal", "normal_")):
+    for name, dtype in DTYPES.items():
+        case(
+            "philox",
+            f"philox_{distribution} {name} 2^26",
+            lambda m, d=dtype: {
+                "x": m.normal(LARGE, dtype=d),
+                "key": m.given(torch.tensor([1, 2], dtype=torch.uint64)),
+            },
+            lambda t, n=distribution: getattr(aten, f"_philox_{n}_")(t["x"], t["key"]),
+            lambda t: size(t["x"]),
+            theirs=lambda t, n=stateful: getattr(t["x"], n)(),
+            note="torch: the generator with a state",
+        )
 for accumulate in (False, True):
     case(
         "put_",

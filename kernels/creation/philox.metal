@@ -11,6 +11,7 @@
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
+#include <kernels/common/numerics.h>
 #include <kernels/creation/philox.h>
 using namespace metal;
 using namespace metalops;
@@ -74,11 +75,24 @@ inline vec<T, 4> samples(uint4 block, constant PhiloxUniform& distribution) {
   return vec<T, 4>(fractions * range + distribution.low);
 }
 
+// Returns the cosine and the sine of 2 pi turns, for turns from 0 to 1, to 1e-7: polynomials of up
+// to an eighth of a turn. precise::sincos() would reduce its argument once more.
+inline float2 cos_sin_of_turns(float turns) {
+  const float quarters = rint(4.0f * turns);
+  const float angle = 2.0f * M_PI_F * fma(quarters, -0.25f, turns);
+  const float square = angle * angle;
+  const float sine = angle * polynomial(square, 1.0f, -1.66666667e-1f, 8.33333333e-3f,
+                                        -1.98412698e-4f, 2.75573192e-6f);
+  const float cosine =
+      polynomial(square, 1.0f, -0.5f, 4.16666667e-2f, -1.38888889e-3f, 2.48015873e-5f);
+  const int quadrant = static_cast<int>(quarters);
+  const float2 swapped = (quadrant & 1) != 0 ? float2(-sine, cosine) : float2(cosine, sine);
+  return (quadrant & 2) != 0 ? -swapped : swapped;
+}
+
 // Returns two normally distributed numbers by the transform of Box and Muller.
 inline float2 box_muller(float2 uniform) {
-  const float radius = precise::sqrt(-2.0f * precise::log(uniform.x));
-  const float angle = 2.0f * uniform.y;
-  return radius * float2(precise::cospi(angle), precise::sinpi(angle));
+  return precise::sqrt(-2.0f * precise::log(uniform.x)) * cos_sin_of_turns(uniform.y);
 }
 
 // The uniform numbers are in (0, 1].
@@ -109,6 +123,14 @@ inline vec<T, sizeof(T) == 8 ? 2 : 4> samples(uint4 block, constant PhiloxRandin
   }
 }
 
+// Returns index / size. count: more than the index; a 64-bit division is slow on a GPU.
+inline int64_t quotient(int64_t index, int64_t size, int64_t count) {
+  if (size == count) {
+    return 0;
+  }
+  return count <= 0xffffffff ? static_cast<uint>(index) / static_cast<uint>(size) : index / size;
+}
+
 // Each thread fills one block's elements. key_layout: that of the two elements of each key.
 template <typename T, typename Distribution>
 kernel void philox_fill(device T* output [[buffer(0)]], constant ulong* keys [[buffer(1)]],
@@ -124,7 +146,7 @@ kernel void philox_fill(device T* output [[buffer(0)]], constant ulong* keys [[b
   if (index >= fill.threads) {
     return;
   }
-  const int64_t key = index / fill.blocks;
+  const int64_t key = quotient(index, fill.blocks, fill.threads);
   const int64_t block = index - key * fill.blocks;
   const ulong seed = element_at(keys, offsets_of(2 * key, key_layout)[0]);
   const ulong offset = element_at(keys, offsets_of(2 * key + 1, key_layout)[0]);
