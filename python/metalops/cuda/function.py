@@ -157,6 +157,7 @@ class Function:
         numbers that are passed with the launch, None where there is none. limit: of threads a threadgroup, as the
         kernel declares it; 0 for none. is_free: true if groups may have any size. whole_warps: true if blocks are
         one-dimensional and consist of whole warps. tensors: the arguments that are tensors by handles, by buffer."""
+        self.arguments = arguments
         self._tensors = tensors
         self._name = name
         self._handle, fast, brings = handles
