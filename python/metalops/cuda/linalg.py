@@ -104,7 +104,7 @@ def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -
         upper=upper,
     )
     if check_errors:
-        _raise_if_not_positive("linalg.cholesky_ex", info)
+        internals.raise_linalg_errors(info, "linalg.cholesky_ex", is_matrix=A.dim() == 2)
     return CholeskyEx(factors, info)
 
 
@@ -112,7 +112,7 @@ def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
     """Returns the factor of cholesky_ex(). Raises torch.linalg.LinAlgError where A is not positive definite; this waits
     for the GPU."""
     found = cholesky_ex(A, upper=upper)
-    _raise_if_not_positive("linalg.cholesky", found.info)
+    internals.raise_linalg_errors(found.info, "linalg.cholesky", is_matrix=A.dim() == 2)
     return found.L
 
 
@@ -237,7 +237,7 @@ def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -
         is_pivoted=pivot,
     )
     if check_errors:
-        _raise_if_singular(name, info)
+        internals.raise_linalg_errors(info, name, is_matrix=A.dim() == 2)
     return LuFactorEx(factors, pivots, info)
 
 
@@ -245,7 +245,7 @@ def lu_factor(A: Tensor, *, pivot: bool = True) -> LuFactor:
     """Returns the factors and interchanges of lu_factor_ex(). Raises RuntimeError where U is singular; this waits for the
     GPU."""
     found = lu_factor_ex(A, pivot=pivot)
-    _raise_if_singular("torch.linalg.lu_factor", found.info)
+    internals.raise_linalg_errors(found.info, "torch.linalg.lu_factor", is_matrix=A.dim() == 2)
     return LuFactor(found.LU, found.pivots)
 
 
@@ -396,25 +396,3 @@ def _as_batch(x: Tensor) -> Tensor:
 def _by_columns(like: Tensor) -> Tensor:
     """Returns memory for factors, which torch stores by columns."""
     return like.new_empty(like.mT.shape).mT
-
-
-def _raise_if_not_positive(name: str, info: Tensor) -> None:
-    failed = info.flatten().nonzero()
-    if len(failed) > 0:
-        first = int(failed[0])
-        batch = f" (Batch element {first})" if info.dim() > 0 else ""
-        raise torch.linalg.LinAlgError(
-            f"{name}:{batch} The factorization could not be completed because the input is not positive-definite (the leading "
-            f"minor of order {int(info.flatten()[first])} is not positive-definite)."
-        )
-
-
-def _raise_if_singular(name: str, info: Tensor) -> None:
-    failed = info.flatten().nonzero()
-    if len(failed) > 0:
-        first = int(failed[0])
-        batch = f" (Batch element {first})" if info.dim() > 0 else ""
-        order = int(info.flatten()[first])
-        raise RuntimeError(
-            f"{name}:{batch} U[{order},{order}] is zero and using it on lu_solve would result in a division by zero."
-        )
