@@ -29,6 +29,12 @@ inline uint4 philox_4x32_10(ulong seed, ulong counter) {
   return block;
 }
 
+// Returns element `index` of keys that lie side by side: seeds and offsets in turn.
+inline ulong part_of_key(constant ulong* keys, int64_t index, constant StridedLayout<1>& layout) {
+  const auto offsets = offsets_of(index, layout);
+  return element_at(keys, offsets[0]);
+}
+
 // layout: that of the elements of the given keys.
 kernel void philox_derive_keys(device ulong2* derived [[buffer(0)]],
                                constant ulong* given [[buffer(1)]],
@@ -42,14 +48,50 @@ kernel void philox_derive_keys(device ulong2* derived [[buffer(0)]],
     return;
   }
   const int64_t key = index % keys.given;
-  const ulong seed = element_at(given, offsets_of(2 * key, layout)[0]);
-  const ulong offset = element_at(given, offsets_of(2 * key + 1, layout)[0]);
+  const ulong seed = part_of_key(given, 2 * key, layout);
+  const ulong offset = part_of_key(given, 2 * key + 1, layout);
   const uint4 block = philox_4x32_10(seed, offset + first + index / keys.given);
   derived[index] = ulong2(static_cast<ulong>(block.y) << 32 | block.x,
                           static_cast<ulong>(block.w) << 32 | block.z);
 }
 
 // ---- distributions ------------------------------------------------------------------------------
+
+template <typename T, typename Vector>
+inline vec<T, 4> converted(Vector x) {
+  return vec<T, 4>(static_cast<T>(x.x), static_cast<T>(x.y), static_cast<T>(x.z),
+                   static_cast<T>(x.w));
+}
+
+// The elements of dtype T that a block fills: of 32 bits each, or of 64.
+template <typename T>
+struct BlockOf {
+  using type = vec<T, 4>;
+  static constexpr constant int kElements = 4;
+
+  static type integers(uint4 block, constant PhiloxRandint& distribution) {
+    const uint range = static_cast<uint>(distribution.range);
+    if (range != 0) {
+      block %= range;
+    }
+    return converted<T>(block + static_cast<uint>(distribution.low));
+  }
+};
+
+template <>
+struct BlockOf<ulong> {
+  using type = ulong2;
+  static constexpr constant int kElements = 2;
+
+  static type integers(uint4 block, constant PhiloxRandint& distribution) {
+    ulong2 bits(static_cast<ulong>(block.x) << 32 | block.y,
+                static_cast<ulong>(block.z) << 32 | block.w);
+    if (distribution.range != 0) {
+      bits %= distribution.range;
+    }
+    return bits + distribution.low;
+  }
+};
 
 template <typename T>
 inline constexpr int mantissa_bits();
@@ -72,7 +114,7 @@ inline vec<T, 4> samples(uint4 block, constant PhiloxUniform& distribution) {
   constexpr uint kValues = 1u << mantissa_bits<T>();
   const float4 fractions = float4(block & (kValues - 1)) * (1.0f / kValues);
   const float range = distribution.high - distribution.low;
-  return vec<T, 4>(fractions * range + distribution.low);
+  return converted<T>(fractions * range + distribution.low);
 }
 
 // Returns the cosine and the sine of 2 pi turns, for turns from 0 to 1, to 1e-7: polynomials of up
@@ -101,26 +143,13 @@ inline vec<T, 4> samples(uint4 block, constant PhiloxNormal& distribution) {
   constexpr float kStep = 2.32830644e-10f;  // 2^-32
   const float4 uniform = fma(float4(block), kStep, 0.5f * kStep);
   const float4 normal(box_muller(uniform.xy), box_muller(uniform.zw));
-  return vec<T, 4>(normal * distribution.standard_deviation + distribution.mean);
+  return converted<T>(normal * distribution.standard_deviation + distribution.mean);
 }
 
 // Returns integers in [low, low + range), reduced modulo the range.
 template <typename T>
-inline vec<T, sizeof(T) == 8 ? 2 : 4> samples(uint4 block, constant PhiloxRandint& distribution) {
-  if constexpr (sizeof(T) == 8) {
-    ulong2 bits(static_cast<ulong>(block.x) << 32 | block.y,
-                static_cast<ulong>(block.z) << 32 | block.w);
-    if (distribution.range != 0) {
-      bits %= distribution.range;
-    }
-    return bits + distribution.low;
-  } else {
-    const uint range = static_cast<uint>(distribution.range);
-    if (range != 0) {
-      block %= range;
-    }
-    return vec<T, 4>(block + static_cast<uint>(distribution.low));
-  }
+inline typename BlockOf<T>::type samples(uint4 block, constant PhiloxRandint& distribution) {
+  return BlockOf<T>::integers(block, distribution);
 }
 
 // Returns index / size. count: more than the index; a 64-bit division is slow on a GPU.
@@ -140,27 +169,28 @@ kernel void philox_fill(device T* output [[buffer(0)]], constant ulong* keys [[b
                         constant StridedLayout<1>& key_layout [[buffer(5)]],
                         uint2 position [[thread_position_in_grid]],
                         uint2 grid [[threads_per_grid]]) {
-  constexpr int kSamples = sizeof(T) == 8 ? 2 : 4;
-  using Samples = vec<T, kSamples>;
+  using Block = typename BlockOf<T>::type;
+  constexpr int kElements = BlockOf<T>::kElements;
   const int64_t index = thread_index(position, grid);
   if (index >= fill.threads) {
     return;
   }
   const int64_t key = quotient(index, fill.blocks, fill.threads);
   const int64_t block = index - key * fill.blocks;
-  const ulong seed = element_at(keys, offsets_of(2 * key, key_layout)[0]);
-  const ulong offset = element_at(keys, offsets_of(2 * key + 1, key_layout)[0]);
-  const Samples drawn =
+  const ulong seed = part_of_key(keys, 2 * key, key_layout);
+  const ulong offset = part_of_key(keys, 2 * key + 1, key_layout);
+  const Block drawn =
       samples<T>(philox_4x32_10(seed, offset + static_cast<ulong>(block)), distribution);
   if (fill.vectors) {
-    reinterpret_cast<device Samples*>(output)[index] = drawn;
+    reinterpret_cast<device Block*>(output)[index] = drawn;
     return;
   }
   const int64_t first = key * fill.elements;
-  for (int i = 0; i < kSamples; ++i) {
-    const int64_t element = kSamples * block + i;
+  for (int i = 0; i < kElements; ++i) {
+    const int64_t element = kElements * block + i;
     if (element < fill.elements) {
-      element_at(output, offsets_of(first + element, layout)[0]) = drawn[i];
+      const auto offsets = offsets_of(first + element, layout);
+      element_at(output, offsets[0]) = drawn[i];
     }
   }
 }
