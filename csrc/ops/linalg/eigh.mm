@@ -1,5 +1,6 @@
 // Host side of kernels/linalg/eigh.metal: eigenvalues and eigenvectors of Hermitian matrices, and
 // their square roots.
+#include <ATen/TensorOperators.h>
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/_linalg_check_errors.h>
 #include <ATen/ops/_linalg_eigh.h>

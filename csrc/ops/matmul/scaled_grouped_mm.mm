@@ -21,6 +21,7 @@
 #include <optional>
 #include <vector>
 
+#include <csrc/ops/common/outputs.h>
 #include <csrc/ops/matmul/grouped.h>
 #include <csrc/ops/matmul/scaled.h>
 
