@@ -386,7 +386,7 @@ for high in (20, 2000):
         lambda t: torch.poisson(t["x"]),
         lambda t: 2 * size(t["x"]),
     )
-for distribution, stateful in (("uniform", "uniform_"), ("normal", "normal_")):
+for distribution in ("uniform", "normal"):
     for name, dtype in DTYPES.items():
         case(
             "philox",
@@ -397,7 +397,7 @@ for distribution, stateful in (("uniform", "uniform_"), ("normal", "normal_")):
             },
             lambda t, n=distribution: getattr(aten, f"_philox_{n}_")(t["x"], t["key"]),
             lambda t: size(t["x"]),
-            theirs=lambda t, n=stateful: getattr(t["x"], n)(),
+            theirs=lambda t, n=distribution: getattr(t["x"], f"{n}_")(),
             note="torch: the generator with a state",
         )
 for accumulate in (False, True):

@@ -118,9 +118,7 @@ Tensor& fill(Tensor& self, const Tensor& key, const metalops::KernelName& kernel
   auto batch = self.sizes().slice(0, batch_dimensions(key)).vec();
   const auto keys = c10::multiply_integers(batch);
   batch.push_back(2);
-  const auto first_keys =
-      key.dim() == 1 ? key : key.flatten(static_cast<int64_t>(batch.size()) - 1);
-  const auto expanded = first_keys.expand(batch);
+  const auto expanded = key.flatten(static_cast<int64_t>(batch.size()) - 1).expand(batch);
   const int64_t samples = self.element_size() == 8 ? 2 : 4;
   const int64_t elements = self.numel() / keys;
   const int64_t blocks = (elements + samples - 1) / samples;

@@ -117,9 +117,7 @@ class BuildExtension(cpp_extension.BuildExtension):
             if hasattr(ext, "metal_include_dirs"):
                 self._prepare(ext)
             elif paths.software_device() and any(x.endswith(".mm") for x in ext.sources):
-                # On a Mac these functions are in torch's own library.
-                flags = link_flags(self._host_library())
-                ext.extra_link_args = [*(ext.extra_link_args or []), *flags]
+                self._link_to_torch(ext)  # on a Mac its own library has these functions
             # The commands that setuptools would run are added to the graph.
             self.compiler.compile = functools.partial(self._add_objects, ext)
             self.compiler.call = functools.partial(self._add_link, ext)
@@ -147,6 +145,10 @@ class BuildExtension(cpp_extension.BuildExtension):
             self._add_compile_flag(ext, flag)
         own = runtime.write_runtime(others, bool(metal), ext.metal_include_dirs[:-1], folder)
         ext.sources = [*others, *generated, *own]
+        self._link_to_torch(ext)
+
+    def _link_to_torch(self, ext: setuptools.Extension) -> None:
+        """Adds the libraries, beside torch's own, that have what its headers declare for mps."""
         ext.extra_link_args = [*(ext.extra_link_args or []), *link_flags(self._host_library())]
 
     def _add_objects(

@@ -53,11 +53,11 @@ Tensor row_sums(const Tensor& x) {
   return out;
 }
 
-}  // namespace
-
 Tensor as_rows(const Tensor& x, int64_t length) {
   return torch::stable::view(x, {x.numel() / length, length});
 }
+
+}  // namespace
 
 STABLE_TORCH_LIBRARY(metalops_stable_tests, m) {
   m.def("row_sums(Tensor x) -> Tensor");

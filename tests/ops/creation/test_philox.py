@@ -54,9 +54,8 @@ def derived(key: tuple[int, int], block: int) -> tuple[int, int]:
     return a | b << 32, c | d << 32
 
 
-def keys(*pairs: tuple[int, int], shape=(), device="mps") -> torch.Tensor:
-    numbers = torch.tensor(np.array(pairs, dtype=np.uint64)).reshape(*shape, 2)
-    return numbers.to(device)
+def keys(*pairs: tuple[int, int], shape=()) -> torch.Tensor:
+    return torch.tensor(np.array(pairs, dtype=np.uint64)).reshape(*shape, 2).to("mps")
 
 
 def pairs_of(tensor: torch.Tensor) -> list[tuple[int, int]]:
@@ -93,14 +92,9 @@ def test_fold_in_of_a_tensor_is_that_of_its_number():
 
 
 def test_keys_without_elements():
-    assert aten._philox_key_split(torch.empty(0, 2, dtype=torch.uint64, device="mps"), 2).shape == (
-        2,
-        0,
-        2,
-    )
-    assert aten._philox_key_fold_in(
-        torch.empty(0, 2, dtype=torch.uint64, device="mps"), 2
-    ).shape == (0, 2)
+    none = torch.empty(0, 2, dtype=torch.uint64, device="mps")
+    assert aten._philox_key_split(none, 2).shape == (2, 0, 2)
+    assert aten._philox_key_fold_in(none, 2).shape == (0, 2)
 
 
 # ---- distributions -------------------------------------------------------------------------------
@@ -119,10 +113,6 @@ def normal_of(words, mean, std):
     radius, angle = np.sqrt(-2 * np.log(u[0::2])), 2 * np.pi * u[1::2]
     pairs = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1)
     return torch.from_numpy(pairs.ravel() * std + mean)
-
-
-def next_multiple(count):
-    return -(-count // 4) * 4
 
 
 @by_float
