@@ -436,6 +436,12 @@ std::vector<Enum> enums_of(at::IntArrayRef numbers) {
 
 using TensorsArgument = metalops::internals::Argument<at::_ops::_scaled_mm_v2, 2>;
 
+// Returns true if the product is along the last dimension of the first operand and the first of the
+// second.
+bool is_last_by_first(at::IntArrayRef dims) {
+  return dims.size() == 2 && (dims[0] == 1 || dims[0] == -1) && (dims[1] == 0 || dims[1] == -2);
+}
+
 Tensor& scaled_mm_v2_out(const Tensor& self, const Tensor& mat2, TensorsArgument scales_of_a,
                          at::IntArrayRef recipe_a, at::IntArrayRef swizzle_a,
                          TensorsArgument scales_of_b, at::IntArrayRef recipe_b,
@@ -456,7 +462,7 @@ Tensor& scaled_mm_v2_out(const Tensor& self, const Tensor& mat2, TensorsArgument
     TORCH_CHECK_VALUE(contraction_dim.size() == 2, "contraction_dim must have exactly 2 elements");
     const auto a = contraction_dim[0];
     const auto b = contraction_dim[1];
-    TORCH_CHECK_VALUE((a == 1 || a == -1) && (b == 0 || b == -2) && self.size(1) == mat2.size(0),
+    TORCH_CHECK_VALUE(is_last_by_first(contraction_dim) && self.size(1) == mat2.size(0),
                       "mat_a and mat_b shapes cannot be multiplied (", self.size(0), "x",
                       self.size(1), " and ", mat2.size(0), "x", mat2.size(1),
                       ") with contraction dims mat_a: ", a, ", mat_b: ", b);
@@ -492,10 +498,7 @@ void check_addmm(const Tensor& self, const Tensor& mat1, const Tensor& mat2,
   metalops::check_same_device("_scaled_addmm", {{mat1, "mat1"}, {self, "self"}, {out, "out"}});
   TORCH_CHECK(!alpha.isComplex() && !beta.isComplex(),
               "torch._scaled_addmm only supports real alpha and beta values");
-  const bool is_last_by_first = contraction_dim.size() == 2 &&
-                                (contraction_dim[0] == 1 || contraction_dim[0] == -1) &&
-                                (contraction_dim[1] == 0 || contraction_dim[1] == -2);
-  TORCH_CHECK(contraction_dim.empty() || is_last_by_first,
+  TORCH_CHECK(contraction_dim.empty() || is_last_by_first(contraction_dim),
               "torch._scaled_addmm only supports contraction_dim=(1, 0)");
   TORCH_CHECK(mat1.dim() == 2 && mat2.dim() == 2,
               "Inputs must be 2D but got self.dim()=", mat1.dim(), " and mat2.dim()=", mat2.dim());
