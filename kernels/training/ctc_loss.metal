@@ -81,6 +81,16 @@ inline float log_sum_exp(float a, float b, float c) {
   return precise::log(one + others) + a;
 }
 
+// Equation 8, of a sample's forward variables.
+inline float loss_of(thread const Sample& sample, const device float* log_alpha,
+                     constant CtcLossParameters& parameters) {
+  if (sample.steps == 0) {
+    return sample.length == 0 ? 0.0f : INFINITY;
+  }
+  const device float* last = log_alpha + (sample.steps - 1) * parameters.states + 2 * sample.length;
+  return -log_sum_exp(last[0], sample.length > 0 ? last[-1] : -INFINITY, -INFINITY);
+}
+
 // ---- forward ------------------------------------------------------------------------------------
 
 // Forward variables: alpha of equations 6 and 7, and the loss of equation 8. log_alpha is log(0)
@@ -124,12 +134,7 @@ kernel void ctc_loss_alpha(
     log_alpha[i] = -INFINITY;
   }
   if (first == 0) {
-    if (sample.steps == 0) {
-      losses[index] = sample.length == 0 ? 0.0f : INFINITY;
-    } else {
-      device float* last = log_alpha + (sample.steps - 1) * parameters.states + 2 * sample.length;
-      losses[index] = -log_sum_exp(last[0], sample.length > 0 ? last[-1] : -INFINITY, -INFINITY);
-    }
+    losses[index] = loss_of(sample, log_alpha, parameters);
   }
 }
 
@@ -137,16 +142,23 @@ kernel void ctc_loss_alpha(
 
 // Backward variables: beta of equations 10 and 11; and, for the gradient, linked lists of each
 // label's positions in the target. `last` holds each label's last position, `previous` the position
-// before each one with the same label, -1 for none.
+// before each one with the same label, -1 for none. The losses are computed once more, since those
+// of half precision are rounded, and the gradient depends on their exponentials.
 kernel void ctc_loss_backward_beta(
     device float* log_betas [[buffer(0)]], device int* all_last [[buffer(1)]],
-    device int* all_previous [[buffer(2)]], constant float* losses [[buffer(3)]],
-    constant float* log_probs [[buffer(4)]], constant long* targets [[buffer(5)]],
-    constant long* lengths [[buffer(6)]], constant CtcLossParameters& parameters [[buffer(7)]],
-    device ErrorMessages* errors [[buffer(8)]], uint index [[threadgroup_position_in_grid]],
+    device int* all_previous [[buffer(2)]], device float* losses [[buffer(3)]],
+    const device float* log_alphas [[buffer(4)]], constant float* log_probs [[buffer(5)]],
+    constant long* targets [[buffer(6)]], constant long* lengths [[buffer(7)]],
+    constant CtcLossParameters& parameters [[buffer(8)]],
+    device ErrorMessages* errors [[buffer(9)]], uint index [[threadgroup_position_in_grid]],
     uint first [[thread_position_in_threadgroup]], uint threads [[threads_per_threadgroup]]) {
   const Sample sample(index, log_probs, targets, lengths, parameters);
-  if (parameters.zero_infinity != 0 && losses[index] == INFINITY) {
+  const int64_t size = parameters.steps * parameters.states;
+  const float loss = loss_of(sample, log_alphas + index * size, parameters);
+  if (first == 0) {
+    losses[index] = loss;
+  }
+  if (parameters.zero_infinity != 0 && loss == INFINITY) {
     return;
   }
   device int* last = all_last + index * parameters.labels;
@@ -172,7 +184,7 @@ kernel void ctc_loss_backward_beta(
       last[label] = static_cast<int>(i);
     }
   }
-  device float* log_beta = log_betas + index * parameters.steps * parameters.states;
+  device float* log_beta = log_betas + index * size;
   const int64_t end = sample.states() - 1;
   for (int64_t t = sample.steps - 1; t >= 0; --t) {
     device float* now = log_beta + t * parameters.states;

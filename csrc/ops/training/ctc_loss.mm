@@ -1,5 +1,10 @@
-// Host side of kernels/training/ctc_loss.metal: _ctc_loss and _ctc_loss_backward, which stock MPS
-// lacks. torch.nn.functional.ctc_loss calls these.
+// Host side of kernels/training/ctc_loss.metal: _ctc_loss and _ctc_loss_backward, which
+// torch.nn.functional.ctc_loss calls. Stock MPS lacks them up to torch 2.13; why ours replace those
+// of later versions is below.
+//
+// Inputs of half precision, which stock MPS takes and the CPU does not, are computed in float.
+// log_alpha stays float then: the sums of logarithms in it have too few digits in half precision
+// for a gradient.
 #include <ATen/TensorUtils.h>
 #include <ATen/ops/empty.h>
 #include <kernels/training/ctc_loss.h>
@@ -39,6 +44,11 @@ struct Batch {
   }
 };
 
+bool computes_in_float(const Tensor& tensor) {
+  const auto dtype = tensor.scalar_type();
+  return dtype == at::kFloat || c10::isReducedFloatingType(dtype);
+}
+
 // Checks the arguments as torch's CPU operator does, with its messages.
 Batch check(const Tensor& log_probs, const Tensor& targets, IntArrayRef input_lengths,
             IntArrayRef target_lengths, int64_t blank) {
@@ -46,7 +56,7 @@ Batch check(const Tensor& log_probs, const Tensor& targets, IntArrayRef input_le
   const at::TensorArg log_probs_arg(log_probs, "log_probs", 1);
   const at::TensorArg targets_arg(targets, "targets", 2);
   metalops::check_same_device("_ctc_loss", {{log_probs, "log_probs"}, {targets, "targets"}});
-  metalops::check_dtype(log_probs.scalar_type() == at::kFloat, "ctc_loss", log_probs.scalar_type());
+  metalops::check_dtype(computes_in_float(log_probs), "ctc_loss", log_probs.scalar_type());
   TORCH_CHECK(log_probs.numel() > 0, "log_probs tensor must not be empty");
   at::checkScalarType(kName, targets_arg,
                       targets.scalar_type() == at::kLong ? at::kLong : at::kInt);
@@ -87,14 +97,14 @@ Batch check(const Tensor& log_probs, const Tensor& targets, IntArrayRef input_le
                 log_probs.size(0), ", but got value ", length, " (while checking arguments for ",
                 kName, ")");
   }
-  Batch result{log_probs, wide_targets, lengths.to(log_probs.device())};
+  Batch result{log_probs.to(at::kFloat), wide_targets, lengths.to(log_probs.device())};
   auto& parameters = result.parameters;
   parameters.steps = log_probs.size(0);
   parameters.batch = batch;
   parameters.labels = log_probs.size(2);
   parameters.states = 2 * longest + 1;
   parameters.blank = blank;
-  std::copy_n(log_probs.strides().begin(), 3, parameters.log_probs_strides);
+  std::copy_n(result.log_probs.strides().begin(), 3, parameters.log_probs_strides);
   parameters.target_stride = target_stride;
   return result;
 }
@@ -106,12 +116,13 @@ std::tuple<Tensor, Tensor> ctc_loss(const Tensor& log_probs, const Tensor& targe
                                     int64_t blank, bool /*zero_infinity*/) {
   const auto batch = check(log_probs, targets, input_lengths, target_lengths, blank);
   const auto& parameters = batch.parameters;
-  auto losses = at::empty({parameters.batch}, log_probs.options());
-  auto log_alpha = at::empty(batch.alpha_sizes(), log_probs.options());
+  const auto options = batch.log_probs.options();
+  auto losses = at::empty({parameters.batch}, options);
+  auto log_alpha = at::empty(batch.alpha_sizes(), options);
   metalops::launch_threadgroups(kernels(), "ctc_loss_alpha", parameters.batch, batch.threads(),
                                 losses, log_alpha, batch.log_probs, batch.targets, batch.lengths,
                                 parameters, metalops::kErrorBuffer);
-  return {losses, log_alpha};
+  return {losses.to(log_probs.scalar_type()), log_alpha};
 }
 
 Tensor ctc_loss_backward(const Tensor& grad, const Tensor& log_probs, const Tensor& targets,
@@ -127,7 +138,7 @@ Tensor ctc_loss_backward(const Tensor& grad, const Tensor& log_probs, const Tens
   auto& parameters = batch.parameters;
   parameters.zero_infinity = zero_infinity;
   for (const auto& tensor : {grad, neg_log_likelihood, log_alpha}) {
-    TORCH_CHECK(tensor.scalar_type() == at::kFloat, "expected scalar type Float but found ",
+    TORCH_CHECK(computes_in_float(tensor), "expected scalar type Float but found ",
                 tensor.scalar_type());
   }
   for (const auto& tensor : {grad, neg_log_likelihood}) {
@@ -138,22 +149,25 @@ Tensor ctc_loss_backward(const Tensor& grad, const Tensor& log_probs, const Tens
   TORCH_CHECK(log_alpha.sizes() == IntArrayRef(batch.alpha_sizes()),
               "_ctc_loss_backward expects log_alpha of size ", batch.alpha_sizes(), ", but got ",
               log_alpha.sizes());
-  parameters.grad_stride = grad.stride(0);
+  const auto weights = grad.to(at::kFloat);
+  parameters.grad_stride = weights.stride(0);
 
-  const auto losses = neg_log_likelihood.contiguous();
-  const auto log_beta = at::empty(log_alpha.sizes(), log_alpha.options());
+  const auto log_beta = at::empty(log_alpha.sizes(), batch.log_probs.options());
+  const auto losses = at::empty({parameters.batch}, batch.log_probs.options());
+  const auto alpha = log_alpha.to(at::kFloat).contiguous();
   const auto places = log_probs.options().dtype(at::kInt);
   const auto last = at::empty({parameters.batch, parameters.labels}, places);
   const auto previous = at::empty({parameters.batch, parameters.states / 2}, places);
   metalops::launch_threadgroups(kernels(), "ctc_loss_backward_beta", parameters.batch,
-                                batch.threads(), log_beta, last, previous, losses, batch.log_probs,
-                                batch.targets, batch.lengths, parameters, metalops::kErrorBuffer);
+                                batch.threads(), log_beta, last, previous, losses, alpha,
+                                batch.log_probs, batch.targets, batch.lengths, parameters,
+                                metalops::kErrorBuffer);
   const auto grad_input =
-      at::empty(log_probs.sizes(), log_probs.options(), at::MemoryFormat::Contiguous);
-  metalops::launch_threads(kernels(), "ctc_loss_backward", log_probs.numel(), grad_input, grad,
-                           losses, log_alpha.contiguous(), log_beta, last, previous,
-                           batch.log_probs, batch.targets, batch.lengths, parameters);
-  return grad_input;
+      at::empty(log_probs.sizes(), batch.log_probs.options(), at::MemoryFormat::Contiguous);
+  metalops::launch_threads(kernels(), "ctc_loss_backward", log_probs.numel(), grad_input, weights,
+                           losses, alpha, log_beta, last, previous, batch.log_probs, batch.targets,
+                           batch.lengths, parameters);
+  return grad_input.to(log_probs.scalar_type());
 }
 
 // ---- lengths as tensors -------------------------------------------------------------------------
@@ -194,12 +208,17 @@ Tensor ctc_loss_backward_tensor(const Tensor& grad, const Tensor& log_probs, con
                            blank, zero_infinity);
 }
 
+// torch 2.14 and 2.15 compute beta for 1024 states at a time, beginning with the first ones, which
+// need those after them. And their gradient has one thread for each time step of a sample, which
+// goes through all labels.
+constexpr auto kReason = "gradients of targets with more than 511 labels are wrong";
+
 TORCH_LIBRARY_IMPL(aten, MPS, library) {
   metalops::AtenKernels m(library);
-  m.impl("_ctc_loss", ctc_loss);
-  m.impl("_ctc_loss.Tensor", ctc_loss_tensor);
-  m.impl("_ctc_loss_backward", ctc_loss_backward);
-  m.impl("_ctc_loss_backward.Tensor", ctc_loss_backward_tensor);
+  m.replace("_ctc_loss", ctc_loss, kReason);
+  m.replace("_ctc_loss.Tensor", ctc_loss_tensor, kReason);
+  m.replace("_ctc_loss_backward", ctc_loss_backward, kReason);
+  m.replace("_ctc_loss_backward.Tensor", ctc_loss_backward_tensor, kReason);
 }
 
 }  // namespace

@@ -189,6 +189,27 @@ def test_more_states_than_threads(length):
     _check_accuracy(_loss(_targets(lengths[1], 20, 0)[0], *lengths, reduction="none"), x)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_is_computed_in_float(dtype):
+    """Sums of logarithms up to a thousand, of which half precision has no digit behind the point."""
+    x = _log_probs(300, 3, 20).to(dtype)
+    lengths = ([300, 280, 30], [100, 90, 0])
+    loss = _loss(_targets(lengths[1], 20, 0)[0], *lengths, reduction="none")
+    exact, given = (
+        x.to(device, wide).requires_grad_()
+        for device, wide in (("cpu", torch.double), ("mps", dtype))
+    )
+    expected, actual = loss(exact), loss(given)
+    (expected_grad,) = torch.autograd.grad(expected.sum(), exact)
+    (grad,) = torch.autograd.grad(actual.sum(), given)
+    for a, e in ((actual, expected), (grad, expected_grad)):
+        assert a.dtype == dtype
+        tolerance = 4 * torch.finfo(dtype).eps
+        torch.testing.assert_close(
+            a.cpu().double(), e, rtol=tolerance, atol=tolerance, equal_nan=True
+        )
+
+
 def test_long_inputs_of_small_probabilities():
     """exp() of these sums vanishes long before the end, even in float64."""
     x = _log_probs(3000, 2, 5) - 20
@@ -278,9 +299,8 @@ def test_arguments_that_the_cpu_refuses():
             aten._ctc_loss(*to_device(call, "mps"))
         types = re.compile(r"but got \S+ instead")  # torch.FloatTensor, MPSFloatType
         assert types.sub("", str(actual.value)) == types.sub("", str(expected.value))
-    for dtype in (torch.float16, torch.bfloat16):
-        with pytest.raises(NotImplementedError, match="not implemented for"):
-            aten._ctc_loss(x.to("mps", dtype), targets.to("mps"), [5, 5], [2, 2])
+    with pytest.raises(NotImplementedError, match="not implemented for"):
+        aten._ctc_loss(x.to("mps", torch.complex64), targets.to("mps"), [5, 5], [2, 2])
     with pytest.raises(RuntimeError, match="same device"):
         aten._ctc_loss(x.to("mps"), targets, [5, 5], [2, 2])
 
