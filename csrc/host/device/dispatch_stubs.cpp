@@ -34,6 +34,7 @@
 #include <device/generator.h>
 #include <device/imports.h>
 #include <device/recorder.h>
+#include <device/stream_work.h>
 
 #include <list>
 #include <optional>
@@ -125,6 +126,9 @@ struct Entry<stub, Result (*)(First, Others...)> {
 
   static Result call(First first, Others... others) {
     record_stand_in(name);
+    if constexpr (std::is_base_of_v<at::TensorIteratorBase, std::decay_t<First>>) {
+      if (is_stream_work()) check_iterator(name, first);
+    }
     CpuCall call;
     if constexpr (std::is_void_v<Result>) {
       kernel(call.argument(first), call.argument(others)...);
@@ -151,6 +155,8 @@ void enter(const char* name) {
 
 // Copies between mps and CPU tensors also arrive here.
 void copy_entry(at::TensorIterator& iterator, bool non_blocking) {
+  streams::before_direct_work();
+  if (is_stream_work()) check_iterator("aten::copy_", iterator);
   if (!iterator.device(0).is_mps()) before_copy_to_host();
   std::remove_reference_t<decltype(at::native::copy_stub)>::DEFAULT(iterator, non_blocking);
 }

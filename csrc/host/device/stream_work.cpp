@@ -137,6 +137,17 @@ void check_results(const std::string& name, c10::ArrayRef<c10::IValue> results) 
   exec::check_order(std::move(work));
 }
 
+void check_iterator(const std::string& name, const at::TensorIteratorBase& iterator) {
+  if (!exec::checks_stream_order()) return;
+  exec::StreamWork work = work_of(name);
+  for (int i = 0; i < iterator.ntensors(); ++i) {
+    const bool writes = i < iterator.noutputs();
+    const int number = writes ? i : i - iterator.noutputs();
+    add(work, iterator.tensor(i), writes, (writes ? "output " : "input ") + std::to_string(number));
+  }
+  exec::check_order(std::move(work));
+}
+
 void check_copy(const at::Tensor& to, const at::Tensor& from) {
   if (!exec::checks_stream_order()) return;
   exec::StreamWork work = work_of("aten::copy_");
