@@ -88,7 +88,7 @@ def extensions() -> list:
             *([s for s in sources if s not in (*bindings, *alone)] for sources in folders),
         ]
         result.append(host)
-    of_plans = [x for x in find("csrc/plans/**/*.cpp") if x != "csrc/plans/entries.cpp"]
+    of_plans = find("csrc/plans/**/*.cpp")
     sources = [
         *find("csrc/distributed/*.cpp", "csrc/ops/**/*.mm", "csrc/python/*.cpp"),
         *of_plans,

@@ -1,5 +1,7 @@
 // The C interface of the plan functions: what python/metalops/ops/_cuda/plan.py loads.
+#include <csrc/plans/arguments.h>
 #include <csrc/plans/attention/attention.h>
+#include <csrc/plans/attention/attention_arguments.h>
 #include <csrc/plans/attention/attention_cache.h>
 #include <csrc/plans/attention/attention_decode.h>
 #include <csrc/plans/entry.h>
@@ -13,6 +15,7 @@
 #include <csrc/plans/plan.h>
 #include <csrc/plans/quantized/gguf.h>
 #include <csrc/plans/quantized/quantized.h>
+#include <csrc/plans/quantized/quantized_arguments.h>
 
 #include <cstdint>
 #include <exception>
@@ -32,6 +35,17 @@ namespace {
 #define METALOPS_QUANTIZED_WEIGHTS(weights)                                          \
   weights.codes, weights.scales, weights.biases, weights.global_scale, weights.bits, \
       weights.group_size, weights.mode
+
+#define METALOPS_ATTENTION_ARGUMENTS(inputs)                                                   \
+  inputs query, inputs key, inputs value, inputs attn_mask, inputs sinks, inputs alibi_slopes, \
+      inputs cu_seqlens_q, inputs cu_seqlens_k, inputs seqused_k, inputs rng, inputs scale,    \
+      inputs softcap, inputs dropout_p
+
+#define METALOPS_WEIGHT_ARGUMENTS                                                     \
+  weights.packed, weights.scales, weights.biases, weights.global_scale, weights.bits, \
+      weights.group_size, weights.mode
+
+#define METALOPS_MERGED_PARTS(parts) parts out_a, parts lse_a, parts out_b, parts lse_b
 
 #define METALOPS_EIG_LARGE_STATE \
   state.h, state.scales, state.exponents, state.sweeps, state.transformations, state.shifts, state.q
@@ -79,6 +93,33 @@ const std::vector<Entry>& entries() {
                           transpose),
       METALOPS_PLAN_ENTRY(quantized_quantize, QuantizedQuantize,
                           METALOPS_QUANTIZED_WEIGHTS(results), weight),
+      METALOPS_PLAN_ENTRY(check_append_to_cache, AppendToCacheArguments, cache, tokens, seq_lens,
+                          block_table, rotary_cos, rotary_sin),
+      METALOPS_PLAN_ENTRY(check_attention_backward, AttentionBackwardArguments, grad_out, grad_lse,
+                          out, lse, METALOPS_ATTENTION_ARGUMENTS(inputs.), output_mask),
+      METALOPS_PLAN_ENTRY(check_attention_forward, AttentionForwardArguments,
+                          METALOPS_ATTENTION_ARGUMENTS()),
+      METALOPS_PLAN_ENTRY(check_dequantize, DequantizeArguments, METALOPS_WEIGHT_ARGUMENTS, indices,
+                          dtype),
+      METALOPS_PLAN_ENTRY(check_gguf_dequantize, GgufDequantizeArguments, data, indices, qtype,
+                          dtype),
+      METALOPS_PLAN_ENTRY(check_gguf_linear, GgufLinearArguments, x, data, bias, qtype),
+      METALOPS_PLAN_ENTRY(check_merge_attention, MergeAttentionArguments, METALOPS_MERGED_PARTS()),
+      METALOPS_PLAN_ENTRY(check_merge_attention_backward, MergeAttentionBackwardArguments, grad_out,
+                          grad_lse, METALOPS_MERGED_PARTS(parts.)),
+      METALOPS_PLAN_ENTRY(check_paged_attention, PagedAttentionArguments, query, key_cache,
+                          value_cache, block_table, seq_lens, seq_starts, sinks, alibi_slopes,
+                          k_scale, v_scale, scale, softcap),
+      METALOPS_PLAN_ENTRY(check_quantize, QuantizeArguments, weight, global_scale, bits, group_size,
+                          mode),
+      METALOPS_PLAN_ENTRY(check_quantized_matmul, QuantizedMatmulArguments, x,
+                          METALOPS_WEIGHT_ARGUMENTS, bias, left_index, right_index, transpose),
+      METALOPS_PLAN_ENTRY(check_quantized_scales_gradient, QuantizedScalesGradientArguments, grad,
+                          packed, scales, bits, group_size, mode),
+      METALOPS_PLAN_ENTRY(check_reshape_and_cache, ReshapeAndCacheArguments, key, value, key_cache,
+                          value_cache, slot_mapping, k_scale, v_scale),
+      METALOPS_PLAN_ENTRY(check_rotate_tokens, RotateTokensArguments, tokens, seq_lens, rotary_cos,
+                          rotary_sin),
   };
   return all;
 }
@@ -91,7 +132,16 @@ struct Result {
 };
 
 thread_local std::string error;
-thread_local bool is_too_large;
+thread_local int32_t error_kind;
+
+// Returns the number of an error's exception: an ErrorKind, or -1 for TooLarge.
+int32_t kind_of(const std::exception& problem) {
+  if (dynamic_cast<const TooLarge*>(&problem) != nullptr) {
+    return -1;
+  }
+  const auto* wrong = dynamic_cast<const ArgumentError*>(&problem);
+  return static_cast<int32_t>(wrong != nullptr ? wrong->kind() : ErrorKind::kRuntimeError);
+}
 
 }  // namespace
 }  // namespace metalops::plans
@@ -132,15 +182,14 @@ METALOPS_C_INTERFACE Result* metalops_plan_make(const Entry* entry, const void* 
     }
     return result.release();
   } catch (const std::exception& problem) {
-    using metalops::plans::TooLarge;
     metalops::plans::error = problem.what();
-    metalops::plans::is_too_large = dynamic_cast<const TooLarge*>(&problem) != nullptr;
+    metalops::plans::error_kind = metalops::plans::kind_of(problem);
     return nullptr;
   }
 }
 
-// Returns true if the last error of this thread is a TooLarge.
-METALOPS_C_INTERFACE bool metalops_plan_is_too_large() { return metalops::plans::is_too_large; }
+// Returns the kind of this thread's last error.
+METALOPS_C_INTERFACE int32_t metalops_plan_error_kind() { return metalops::plans::error_kind; }
 
 METALOPS_C_INTERFACE const char* metalops_plan_error() { return metalops::plans::error.c_str(); }
 

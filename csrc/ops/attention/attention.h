@@ -31,10 +31,6 @@ struct AttentionOptions {
   std::optional<at::Tensor> k_scale = std::nullopt;  // one float32; in the forward pass only
 };
 
-// Raises ValueError for a scale or a softcap that is not a number of float32, and for a softcap
-// below zero.
-METALOPS_HIDDEN void check_attention_numbers(const char* name, double scale, double softcap);
-
 // Returns an uninitialised tensor without gaps that is like `like`, in its order of dimensions, but
 // has so many features.
 METALOPS_HIDDEN at::Tensor empty_in_order(const at::Tensor& like, int64_t features);

@@ -5,18 +5,17 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <csrc/ops/common/arguments.h>
 #include <csrc/ops/common/maybe_tensor.h>
 #include <csrc/ops/common/run_plan.h>
 #include <csrc/plans/attention/attention.h>
-#include <metalops/checks.h>
+#include <csrc/plans/attention/attention_arguments.h>
 #include <metalops/library.h>
 #include <metalops/matmul_library.h>
-#include <metalops/metal_type.h>
 #include <torch/library.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -31,159 +30,30 @@ constexpr const char* kName = "attention";
 
 // ---- arguments ----------------------------------------------------------------------------------
 
-struct Sizes {
-  int64_t batch, heads, queries, keys;
-  bool is_packed;
-};
-
-void check_shape(bool holds, const char* name, const Tensor& tensor, const char* expected) {
-  TORCH_CHECK(holds, kName, ": ", name, " must have sizes ", expected, ", but has ",
-              tensor.sizes());
+metalops::plans::AttentionForwardArguments arguments_of(metalops::Operands& of, const Tensor& query,
+                                                        const Tensor& key, const Tensor& value,
+                                                        const AttentionOptions& options) {
+  return {.query = of(query, "query"),
+          .key = of(key, "key"),
+          .value = of(value, "value"),
+          .attn_mask = of(options.attn_mask, "attn_mask"),
+          .sinks = of(options.sinks, "sinks"),
+          .alibi_slopes = of(options.alibi_slopes, "alibi_slopes"),
+          .cu_seqlens_q = of(options.cu_seqlens_q, "cu_seqlens_q"),
+          .cu_seqlens_k = of(options.cu_seqlens_k, "cu_seqlens_k"),
+          .seqused_k = of(options.seqused_k, "seqused_k"),
+          .rng = of(options.rng, "rng"),
+          .scale = options.scale,
+          .softcap = options.softcap,
+          .dropout_p = options.dropout_p};
 }
 
-// Returns the sizes of a packed call, once they are checked.
-Sizes check_packed(const Tensor& query, const Tensor& key, const Tensor& value,
-                   const AttentionOptions& options) {
-  const auto batch = options.cu_seqlens_q->numel() - 1;
-  check_shape(key.size(0) == value.size(0) && key.size(1) == value.size(1), "value", value,
-              "(tokens, heads, features) with the tokens and heads of key");
-  for (const auto& [tensor, name] : {std::pair{*options.cu_seqlens_q, "cu_seqlens_q"},
-                                     std::pair{*options.cu_seqlens_k, "cu_seqlens_k"}}) {
-    TORCH_CHECK(tensor.scalar_type() == at::kInt, kName, ": ", name,
-                " must have dtype int32, but has ", tensor.scalar_type());
-    check_shape(tensor.dim() == 1 && tensor.numel() == batch + 1 && batch >= 0, name, tensor,
-                "(sequences + 1,)");
-  }
-  TORCH_CHECK(!options.attn_mask, kName, ": packed sequences take no attn_mask");
-  return {batch, query.size(1), query.size(0), key.size(0), true};
-}
-
-// Returns the sizes of queries, keys and values, once they are checked.
-Sizes check_tokens(const Tensor& query, const Tensor& key, const Tensor& value,
-                   const AttentionOptions& options) {
-  metalops::check_same_device(kName, {{query, "query"}, {key, "key"}, {value, "value"}});
-  metalops::check_metal_float(kName, query.scalar_type());
-  for (const auto& [tensor, name] : {std::pair{key, "key"}, std::pair{value, "value"}}) {
-    TORCH_CHECK(tensor.scalar_type() == query.scalar_type(), kName, ": ", name,
-                " must have the dtype of query, ", query.scalar_type(), ", but has ",
-                tensor.scalar_type());
-  }
-  const bool is_packed = options.cu_seqlens_q.has_value();
-  TORCH_CHECK(is_packed == options.cu_seqlens_k.has_value(), kName,
-              ": cu_seqlens_q and cu_seqlens_k must be given together");
-  const int64_t rank = is_packed ? 3 : 4;
-  for (const auto& [tensor, name] :
-       {std::pair{query, "query"}, std::pair{key, "key"}, std::pair{value, "value"}}) {
-    TORCH_CHECK(tensor.dim() == rank, kName, ": ", name, " must have ", rank,
-                " dimensions, but has sizes ", tensor.sizes());
-  }
+Tensor empty_lse(const Tensor& query, bool is_packed) {
+  auto sizes = query.sizes().slice(0, query.dim() - 1).vec();
   if (is_packed) {
-    return check_packed(query, key, value, options);
+    std::swap(sizes[0], sizes[1]);
   }
-  check_shape(key.size(0) == query.size(0), "key", key,
-              "(batch, heads, keys, features) with the batch of query");
-  check_shape(
-      value.size(0) == key.size(0) && value.size(1) == key.size(1) && value.size(2) == key.size(2),
-      "value", value, "(batch, heads, keys, features) with the first three of key");
-  return {query.size(0), query.size(1), query.size(2), key.size(2), false};
-}
-
-void check_heads(const Tensor& query, const Tensor& key, const Tensor& value) {
-  const auto features = query.size(-1);
-  TORCH_CHECK(key.size(-1) == features, kName, ": key must have the features of query, ", features,
-              ", but has sizes ", key.sizes());
-  TORCH_CHECK(features <= 256 && value.size(-1) <= 256, kName,
-              ": heads must have at most 256 features, but query has ", features, " and value has ",
-              value.size(-1));
-  const auto heads = query.size(1);
-  const auto key_heads = key.size(1);
-  TORCH_CHECK(key_heads > 0 ? heads % key_heads == 0 : heads == 0, kName,
-              ": the heads of query must be a multiple of those of key, ", key_heads, ", but are ",
-              heads);
-}
-
-void check_mask(const Tensor& query, const Tensor& mask, const Sizes& sizes) {
-  metalops::check_same_device(kName, {{query, "query"}, {mask, "attn_mask"}});
-  const std::array<int64_t, 4> full{sizes.batch, sizes.heads, sizes.queries, sizes.keys};
-  bool fits = mask.dim() == 4;
-  for (int64_t d = 0; fits && d < 4; ++d) {
-    fits = mask.size(d) == 1 || mask.size(d) == full[d];
-  }
-  TORCH_CHECK(fits, kName, ": attn_mask must have four dimensions that are 1 or those of ",
-              at::IntArrayRef(full), ", but has sizes ", mask.sizes());
-  TORCH_CHECK(mask.scalar_type() == at::kBool || mask.scalar_type() == at::kFloat ||
-                  mask.scalar_type() == query.scalar_type(),
-              "Expected attn_mask dtype to be bool or float or to match query dtype, but got "
-              "attn_mask.dtype: ",
-              mask.scalar_type(), " and  query.dtype: ", query.scalar_type(), " instead.");
-}
-
-// Checks the options of heads and of samples.
-void check_vectors(const Tensor& query, const AttentionOptions& options, const Sizes& sizes) {
-  if (options.sinks) {
-    metalops::check_same_device(kName, {{query, "query"}, {*options.sinks, "sinks"}});
-    check_shape(options.sinks->dim() == 1 && options.sinks->size(0) == sizes.heads, "sinks",
-                *options.sinks, "(heads of query,)");
-  }
-  if (options.alibi_slopes) {
-    const auto& slopes = *options.alibi_slopes;
-    metalops::check_same_device(kName, {{query, "query"}, {slopes, "alibi_slopes"}});
-    check_shape((slopes.dim() == 1 || (slopes.dim() == 2 && slopes.size(0) == sizes.batch)) &&
-                    slopes.size(-1) == sizes.heads,
-                "alibi_slopes", slopes, "(heads of query,) or (batch, heads of query)");
-  }
-  if (options.seqused_k) {
-    metalops::check_same_device(kName, {{query, "query"}, {*options.seqused_k, "seqused_k"}});
-    TORCH_CHECK(options.seqused_k->scalar_type() == at::kInt, kName,
-                ": seqused_k must have dtype int32, but has ", options.seqused_k->scalar_type());
-    check_shape(options.seqused_k->dim() == 1 && options.seqused_k->size(0) == sizes.batch,
-                "seqused_k", *options.seqused_k, "(batch,)");
-  }
-}
-
-Sizes check(const Tensor& query, const Tensor& key, const Tensor& value,
-            const AttentionOptions& options) {
-  const auto sizes = check_tokens(query, key, value, options);
-  check_heads(query, key, value);
-  if (options.attn_mask) {
-    check_mask(query, *options.attn_mask, sizes);
-  }
-  check_vectors(query, options, sizes);
-  TORCH_CHECK_VALUE(options.dropout_p >= 0 && options.dropout_p <= 1, kName,
-                    ": dropout_p must be between 0 and 1, but is ", options.dropout_p);
-  metalops::check_attention_numbers(kName, options.scale, options.softcap);
-  if (options.dropout_p > 0) {
-    TORCH_CHECK(options.rng.has_value(), kName, ": dropout needs rng");
-    TORCH_CHECK(options.rng->scalar_type() == at::kLong && options.rng->numel() == 2, kName,
-                ": rng must be two numbers of int64, but has dtype ", options.rng->scalar_type(),
-                " and sizes ", options.rng->sizes());
-  }
-  return sizes;
-}
-
-// Returns the sizes of the lse.
-at::DimVector rows_of(const Sizes& sizes) {
-  return sizes.is_packed ? at::DimVector{sizes.heads, sizes.queries}
-                         : at::DimVector{sizes.batch, sizes.heads, sizes.queries};
-}
-
-void check_results(const Tensor& grad_out, const MaybeTensor& grad_lse, const Tensor& query,
-                   const Tensor& value, const Tensor& out, const Tensor& lse, const Sizes& sizes) {
-  metalops::check_same_device(
-      kName, {{query, "query"}, {grad_out, "grad_out"}, {out, "out"}, {lse, "lse"}});
-  at::DimVector of_out(query.sizes());
-  of_out.back() = value.size(-1);
-  TORCH_CHECK(out.sizes() == at::IntArrayRef(of_out) && out.scalar_type() == query.scalar_type(),
-              kName, ": out must be ", query.scalar_type(), " of sizes ", of_out, ", but is ",
-              out.scalar_type(), " of sizes ", out.sizes());
-  TORCH_CHECK(grad_out.sizes() == out.sizes(), kName, ": grad_out must have the sizes of out, ",
-              out.sizes(), ", but has ", grad_out.sizes());
-  const auto rows = rows_of(sizes);
-  TORCH_CHECK(lse.sizes() == at::IntArrayRef(rows) && lse.scalar_type() == at::kFloat, kName,
-              ": lse must be Float of sizes ", rows, ", but is ", lse.scalar_type(), " of sizes ",
-              lse.sizes());
-  TORCH_CHECK(!grad_lse || grad_lse->sizes() == at::IntArrayRef(rows), kName,
-              ": grad_lse must have the sizes of lse, ", rows, ", but has ", grad_lse->sizes());
+  return at::empty(sizes, query.options().dtype(at::kFloat));
 }
 
 // ---- plans --------------------------------------------------------------------------------------
@@ -221,15 +91,6 @@ metalops::plans::Device device() {
 
 namespace metalops {
 
-void check_attention_numbers(const char* name, double scale, double softcap) {
-  constexpr double kMost = std::numeric_limits<float>::max();
-  TORCH_CHECK_VALUE(std::abs(scale) <= kMost, name,
-                    ": scale must be a finite number of float32, but is ", scale);
-  TORCH_CHECK_VALUE(softcap >= 0 && softcap <= kMost, name,
-                    ": softcap must be a finite number of float32 that is not negative, but is ",
-                    softcap);
-}
-
 Tensor empty_in_order(const Tensor& like, int64_t features) {
   at::DimVector sizes(like.sizes());
   sizes.back() = features;
@@ -245,9 +106,10 @@ Tensor empty_in_order(const Tensor& like, int64_t features) {
 
 std::tuple<Tensor, Tensor> attention_forward(const Tensor& query, const Tensor& key,
                                              const Tensor& value, const AttentionOptions& options) {
-  const auto sizes = check(query, key, value, options);
+  Operands of(kName);
+  check_arguments(plans::check_attention_forward, arguments_of(of, query, key, value, options));
   const auto out = empty_in_order(query, value.size(-1));
-  const auto lse = at::empty(rows_of(sizes), query.options().dtype(at::kFloat));
+  const auto lse = empty_lse(query, options.cu_seqlens_q.has_value());
   PlanRun run;
   const plans::AttentionForward call{.out = run.view(out),
                                      .lse = run.view(lse),
@@ -263,10 +125,14 @@ AttentionGradients attention_backward(const Tensor& grad_out, const MaybeTensor&
                                       const Tensor& query, const Tensor& key, const Tensor& value,
                                       const Tensor& out, const Tensor& lse,
                                       const AttentionOptions& options, std::array<bool, 6> wanted) {
-  const auto sizes = check(query, key, value, options);
-  check_results(grad_out, grad_lse, query, value, out, lse, sizes);
-  TORCH_CHECK(!wanted[3] || !options.attn_mask || options.attn_mask->is_floating_point(), kName,
-              ": a mask of bool has no gradient");
+  Operands of(kName);
+  check_arguments(plans::check_attention_backward,
+                  {.grad_out = of(grad_out, "grad_out"),
+                   .grad_lse = of(grad_lse, "grad_lse"),
+                   .out = of(out, "out"),
+                   .lse = of(lse, "lse"),
+                   .inputs = arguments_of(of, query, key, value, options),
+                   .output_mask = wanted});
   const auto of_tokens = [&](size_t number, const Tensor& tokens) {
     return wanted[number] ? empty_in_order(tokens, tokens.size(-1)) : Tensor();
   };

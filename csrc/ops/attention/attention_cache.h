@@ -7,16 +7,6 @@
 
 namespace metalops {
 
-// Returns true if a cache of this dtype is quantised and therefore has a scale.
-inline bool is_cache_code(at::ScalarType type) {
-  return type == at::kChar || type == at::kFloat8_e4m3fn || type == at::kFloat8_e5m2;
-}
-
-// Raises RuntimeError unless the scale of a cache is absent or one float32 on the cache's device.
-METALOPS_HIDDEN void check_cache_scale(const char* name, const char* argument,
-                                       const at::Tensor& cache,
-                                       const std::optional<at::Tensor>& scale);
-
 // Returns the tokens of each sequence, (B, length, Hkv, E), in the dtype `type`, padded with zeros.
 // cache: (pages, page size, Hkv, E), or (samples, tokens, Hkv, E) without a block table. scale: one
 // float32. Elements are multiplied with both `scale` and `number`.

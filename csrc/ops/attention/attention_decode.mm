@@ -5,21 +5,20 @@
 #include <csrc/ops/attention/attention.h>
 #include <csrc/ops/attention/attention_cache.h>
 #include <csrc/ops/attention/attention_decode.h>
+#include <csrc/ops/common/arguments.h>
 #include <csrc/ops/common/maybe_tensor.h>
 #include <csrc/ops/common/run_plan.h>
+#include <csrc/plans/attention/attention_arguments.h>
 #include <csrc/plans/attention/attention_decode.h>
 #include <metalops/autograd.h>
-#include <metalops/checks.h>
 #include <metalops/library.h>
-#include <metalops/metal_type.h>
+#include <torch/library.h>
 
 namespace {
 
 using at::Tensor;
 using metalops::AttentionDecodeOptions;
 using metalops::MaybeTensor;
-
-constexpr const char* kPagedAttention = "paged_attention";
 
 // Writes the output to out, (B, Hq, L, Ev), whose features are contiguous, and its lse.
 void decode_to(const Tensor& out, const Tensor& lse, const Tensor& query, const Tensor& key,
@@ -69,88 +68,6 @@ namespace {
 
 // ---- the operators ------------------------------------------------------------------------------
 
-void check_paged(const Tensor& query, const Tensor& key, const Tensor& value,
-                 const MaybeTensor& table, const Tensor& lengths) {
-  metalops::check_same_device(
-      kPagedAttention,
-      {{query, "query"}, {key, "key_cache"}, {value, "value_cache"}, {lengths, "seq_lens"}});
-  metalops::check_metal_float(kPagedAttention, query.scalar_type());
-  TORCH_CHECK(query.dim() == 4 && key.dim() == 4 && value.dim() == 4, kPagedAttention,
-              ": query, key_cache and value_cache must have 4 dimensions, but have sizes ",
-              query.sizes(), ", ", key.sizes(), " and ", value.sizes());
-  const auto type = key.scalar_type();
-  TORCH_CHECK(type == query.scalar_type() || metalops::is_cache_code(type), kPagedAttention,
-              ": key_cache must have the dtype of query, ", query.scalar_type(),
-              ", or int8, float8_e4m3fn or float8_e5m2, but has ", type);
-  TORCH_CHECK(value.scalar_type() == type, kPagedAttention,
-              ": value_cache must have the dtype of key_cache, ", type, ", but has ",
-              value.scalar_type());
-  TORCH_CHECK(
-      key.size(0) == value.size(0) && key.size(1) == value.size(1) && key.size(2) == value.size(2),
-      kPagedAttention,
-      ": key_cache and value_cache must have the same pages, tokens and heads, but "
-      "have sizes ",
-      key.sizes(), " and ", value.sizes());
-  TORCH_CHECK(key.size(3) == query.size(3), kPagedAttention,
-              ": key_cache must have as many features as query, ", query.size(3),
-              ", but has sizes ", key.sizes());
-  TORCH_CHECK(query.size(3) <= 256 && value.size(3) <= 256 && value.size(3) > 0, kPagedAttention,
-              ": heads have at most 256 features and values at least one, but query and "
-              "value_cache have sizes ",
-              query.sizes(), " and ", value.sizes());
-  TORCH_CHECK(key.size(2) > 0 && query.size(2) % key.size(2) == 0, kPagedAttention,
-              ": query must have a multiple of the heads of key_cache, ", key.size(2),
-              ", but has sizes ", query.sizes());
-  const auto batch = query.size(0);
-  TORCH_CHECK(lengths.dim() == 1 && lengths.size(0) == batch &&
-                  (lengths.scalar_type() == at::kInt || lengths.scalar_type() == at::kLong),
-              kPagedAttention, ": seq_lens must be integers of sizes [", batch, "], but are ",
-              lengths.scalar_type(), " of sizes ", lengths.sizes());
-  if (table) {
-    TORCH_CHECK(table->dim() == 2 && table->size(0) == batch && table->scalar_type() == at::kInt,
-                kPagedAttention, ": block_table must be int32 of sizes [", batch,
-                ", pages], but is ", table->scalar_type(), " of sizes ", table->sizes());
-  } else {
-    TORCH_CHECK(key.size(0) == batch, kPagedAttention,
-                ": key_cache must have as many samples as query, ", batch, ", but has sizes ",
-                key.sizes());
-  }
-}
-
-void check_paged_options(const Tensor& query, const Tensor& key, const MaybeTensor& table,
-                         const MaybeTensor& starts, const MaybeTensor& sinks,
-                         const MaybeTensor& slopes, const MaybeTensor& k_scale,
-                         const MaybeTensor& v_scale) {
-  const auto batch = query.size(0);
-  const auto heads = query.size(2);
-  const auto check_device = [&](const char* argument, const MaybeTensor& given) {
-    if (given) {
-      metalops::check_same_device(kPagedAttention, {{query, "query"}, {*given, argument}});
-    }
-  };
-  check_device("block_table", table);
-  check_device("seq_starts", starts);
-  check_device("sinks", sinks);
-  check_device("alibi_slopes", slopes);
-  TORCH_CHECK(
-      !starts || (starts->dim() == 1 && starts->size(0) == batch &&
-                  (starts->scalar_type() == at::kInt || starts->scalar_type() == at::kLong)),
-      kPagedAttention, ": seq_starts must be integers of sizes [", batch, "], but are ",
-      starts->scalar_type(), " of sizes ", starts->sizes());
-  TORCH_CHECK(!sinks || (sinks->dim() == 1 && sinks->size(0) == heads &&
-                         (sinks->scalar_type() == at::kFloat ||
-                          sinks->scalar_type() == query.scalar_type())),
-              kPagedAttention, ": sinks must be Float or ", query.scalar_type(), " of sizes [",
-              heads, "], but are ", sinks->scalar_type(), " of sizes ", sinks->sizes());
-  TORCH_CHECK(!slopes || (slopes->scalar_type() == at::kFloat && slopes->dim() > 0 &&
-                          slopes->size(-1) == heads &&
-                          (slopes->dim() == 1 || (slopes->dim() == 2 && slopes->size(0) == batch))),
-              kPagedAttention, ": alibi_slopes must be Float of sizes [", heads, "] or [", batch,
-              ", ", heads, "], but are ", slopes->scalar_type(), " of sizes ", slopes->sizes());
-  metalops::check_cache_scale(kPagedAttention, "k_scale", key, k_scale);
-  metalops::check_cache_scale(kPagedAttention, "v_scale", key, v_scale);
-}
-
 // query: (B, L, Hq, E). Caches: (pages or samples, tokens, Hkv, E or Ev).
 std::tuple<Tensor, Tensor> paged_attention(const Tensor& query, const Tensor& key_cache,
                                            const Tensor& value_cache,
@@ -160,10 +77,20 @@ std::tuple<Tensor, Tensor> paged_attention(const Tensor& query, const Tensor& ke
                                            const MaybeTensor& k_scale, const MaybeTensor& v_scale,
                                            double scale, double value_scale, int64_t window_left,
                                            int64_t window_right, double softcap) {
-  check_paged(query, key_cache, value_cache, block_table, seq_lens);
-  check_paged_options(query, key_cache, block_table, seq_starts, sinks, alibi_slopes, k_scale,
-                      v_scale);
-  metalops::check_attention_numbers(kPagedAttention, scale, softcap);
+  metalops::Operands of("paged_attention");
+  metalops::check_arguments(metalops::plans::check_paged_attention,
+                            {.query = of(query, "query"),
+                             .key_cache = of(key_cache, "key_cache"),
+                             .value_cache = of(value_cache, "value_cache"),
+                             .block_table = of(block_table, "block_table"),
+                             .seq_lens = of(seq_lens, "seq_lens"),
+                             .seq_starts = of(seq_starts, "seq_starts"),
+                             .sinks = of(sinks, "sinks"),
+                             .alibi_slopes = of(alibi_slopes, "alibi_slopes"),
+                             .k_scale = of(k_scale, "k_scale"),
+                             .v_scale = of(v_scale, "v_scale"),
+                             .scale = scale,
+                             .softcap = softcap});
   const auto rows = query.size(1) * (query.size(2) / key_cache.size(2));
   if (rows > metalops::plans::kMostDecodeRows && !seq_starts) {
     const auto type = query.scalar_type();
@@ -208,22 +135,10 @@ std::tuple<Tensor, Tensor> paged_attention(const Tensor& query, const Tensor& ke
   return {out, lse};
 }
 
-void check_parts(const char* name, const Tensor& out_a, const Tensor& lse_a, const Tensor& out_b,
-                 const Tensor& lse_b) {
-  metalops::check_same_device(
-      name, {{out_a, "out_a"}, {lse_a, "lse_a"}, {out_b, "out_b"}, {lse_b, "lse_b"}});
-  metalops::check_metal_float(name, out_a.scalar_type());
-  TORCH_CHECK(out_a.dim() > 0 && out_a.sizes() == out_b.sizes() &&
-                  out_a.scalar_type() == out_b.scalar_type(),
-              name, ": out_a and out_b must have the same sizes and dtype, but have ",
-              out_a.sizes(), " of ", out_a.scalar_type(), " and ", out_b.sizes(), " of ",
-              out_b.scalar_type());
-  const auto rows = out_a.sizes().slice(0, out_a.dim() - 1);
-  TORCH_CHECK(lse_a.sizes() == rows && lse_b.sizes() == rows && lse_a.scalar_type() == at::kFloat &&
-                  lse_b.scalar_type() == at::kFloat,
-              name, ": lse_a and lse_b must be float32 of sizes ", rows, ", but are ",
-              lse_a.scalar_type(), " of sizes ", lse_a.sizes(), " and ", lse_b.scalar_type(),
-              " of sizes ", lse_b.sizes());
+metalops::plans::MergeAttentionArguments parts_of(metalops::Operands& of, const Tensor& out_a,
+                                                  const Tensor& lse_a, const Tensor& out_b,
+                                                  const Tensor& lse_b) {
+  return {of(out_a, "out_a"), of(lse_a, "lse_a"), of(out_b, "out_b"), of(lse_b, "lse_b")};
 }
 
 // Returns (..., E) as contiguous rows, and (...) as a contiguous vector.
@@ -235,7 +150,9 @@ Tensor flat(const Tensor& tensor) { return tensor.reshape({-1}).contiguous(); }
 // out: (..., E). lse: (...).
 std::tuple<Tensor, Tensor> merge_attention(const Tensor& out_a, const Tensor& lse_a,
                                            const Tensor& out_b, const Tensor& lse_b) {
-  check_parts("merge_attention", out_a, lse_a, out_b, lse_b);
+  metalops::Operands of("merge_attention");
+  metalops::check_arguments(metalops::plans::check_merge_attention,
+                            parts_of(of, out_a, lse_a, out_b, lse_b));
   const auto out = at::empty(out_a.sizes(), out_a.options());
   if (out.size(-1) == 0) {
     return {out, at::logaddexp(lse_a, lse_b)};
@@ -257,7 +174,11 @@ std::tuple<Tensor, Tensor> merge_attention(const Tensor& out_a, const Tensor& ls
 std::tuple<Tensor, Tensor, Tensor, Tensor> merge_attention_backward(
     const Tensor& grad_out, const Tensor& grad_lse, const Tensor& out_a, const Tensor& lse_a,
     const Tensor& out_b, const Tensor& lse_b) {
-  check_parts("merge_attention_backward", out_a, lse_a, out_b, lse_b);
+  metalops::Operands of("merge_attention_backward");
+  metalops::check_arguments(metalops::plans::check_merge_attention_backward,
+                            {.grad_out = of(grad_out, "grad_out"),
+                             .grad_lse = of(grad_lse, "grad_lse"),
+                             .parts = parts_of(of, out_a, lse_a, out_b, lse_b)});
   const auto grad_a = at::empty(out_a.sizes(), out_a.options());
   const auto grad_b = at::empty(out_a.sizes(), out_a.options());
   const auto grad_lse_a = at::empty(lse_a.sizes(), lse_a.options());

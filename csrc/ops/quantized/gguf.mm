@@ -1,11 +1,12 @@
 // Host side of kernels/quantized/gguf.metal: weights of GGUF files (ggml's block formats).
 #include <ATen/ops/empty.h>
+#include <csrc/ops/common/arguments.h>
 #include <csrc/ops/common/int32.h>
 #include <csrc/ops/common/maybe_tensor.h>
 #include <csrc/ops/common/run_plan.h>
 #include <csrc/plans/quantized/gguf.h>
+#include <csrc/plans/quantized/quantized_arguments.h>
 #include <kernels/quantized/gguf.h>
-#include <metalops/checks.h>
 #include <metalops/library.h>
 #include <torch/library.h>
 
@@ -15,24 +16,14 @@ namespace {
 
 using at::Tensor;
 using metalops::GgufLayout;
-using metalops::GgufType;
 using metalops::MaybeTensor;
 
-GgufLayout gguf_layout(const char* name, const Tensor& data, int64_t number) {
-  constexpr int64_t kMost = 39;
-  TORCH_CHECK_VALUE(number >= 0 && number <= kMost, name, ": there is no type ", number);
-  const auto type = static_cast<GgufType>(number);
-  const auto bytes = metalops::plans::gguf_block_bytes(type);
-  TORCH_CHECK_VALUE(bytes > 0, name, ": there is no type ", number);
-  TORCH_CHECK_VALUE(data.dim() >= 1 && data.scalar_type() == at::kByte, name,
-                    ": data must be bytes of at least one dimension, but is ", data.scalar_type(),
-                    " of sizes ", data.sizes());
-  const auto line_bytes = data.size(-1);
-  TORCH_CHECK_VALUE(line_bytes % bytes == 0, name, ": rows must be blocks of ", bytes,
-                    " bytes, but data has sizes ", data.sizes());
-  const auto layout = metalops::plans::gguf_layout(line_bytes == 0 ? 0 : data.numel() / line_bytes,
-                                                   line_bytes, type);
-  const auto inner = line_bytes / bytes << layout.block_shift;
+// Returns the layout of data that has been checked. Raises RuntimeError for rows that are too long.
+GgufLayout gguf_layout(const char* name, const Tensor& data, int64_t type) {
+  const auto bytes = data.size(-1);
+  const auto layout = metalops::plans::gguf_layout(bytes == 0 ? 0 : data.numel() / bytes, bytes,
+                                                   static_cast<metalops::GgufType>(type));
+  const auto inner = bytes / layout.block_bytes << layout.block_shift;
   TORCH_CHECK(inner <= metalops::kLargestTiledSize, name, ": rows of ", inner,
               " elements are too long for MPS");
   return layout;
@@ -42,13 +33,15 @@ GgufLayout gguf_layout(const char* name, const Tensor& data, int64_t number) {
 Tensor gguf_dequantize(const Tensor& data, const MaybeTensor& indices, int64_t type,
                        at::ScalarType dtype) {
   constexpr const char* kName = "gguf_dequantize";
-  metalops::check_metal_float(kName, dtype);
+  metalops::Operands of(kName);
+  metalops::check_arguments(metalops::plans::check_gguf_dequantize,
+                            {.data = of(data, "data"),
+                             .indices = of(indices, "indices"),
+                             .qtype = type,
+                             .dtype = static_cast<metalops::plans::Type>(dtype)});
   const auto layout = gguf_layout(kName, data, type);
   at::DimVector sizes(data.sizes());
   if (indices) {
-    metalops::check_same_device(kName, {{data, "data"}, {*indices, "indices"}});
-    TORCH_CHECK_VALUE(data.dim() == 2 && indices->scalar_type() == at::kLong, kName,
-                      ": indices must be int64 and data of 2 dimensions");
     sizes = at::DimVector(indices->sizes());
     sizes.push_back(0);
   }
@@ -71,15 +64,12 @@ Tensor gguf_dequantize(const Tensor& data, const MaybeTensor& indices, int64_t t
 // Returns x W^T, (M, N). x: (M, K). data: the rows of W, (N, bytes).
 Tensor gguf_linear(const Tensor& x, const Tensor& data, const MaybeTensor& bias, int64_t type) {
   constexpr const char* kName = "gguf_linear";
-  metalops::check_metal_float(kName, x.scalar_type());
-  metalops::check_same_device(kName, {{x, "x"}, {data, "data"}, {bias.value_or(x), "bias"}});
+  metalops::Operands of(kName);
+  metalops::check_arguments(
+      metalops::plans::check_gguf_linear,
+      {.x = of(x, "x"), .data = of(data, "data"), .bias = of(bias, "bias"), .qtype = type});
   const auto layout = gguf_layout(kName, data, type);
-  TORCH_CHECK_VALUE(x.dim() == 2 && data.dim() == 2 && x.size(1) == layout.inner, kName,
-                    ": x must have rows of ", layout.inner, " elements, but has sizes ", x.sizes());
   const auto columns = data.size(0);
-  TORCH_CHECK_VALUE(!bias || (bias->dim() == 1 && bias->size(0) == columns &&
-                              bias->scalar_type() == x.scalar_type()),
-                    kName, ": bias must be ", x.scalar_type(), " of ", columns, " elements");
   TORCH_CHECK(std::max(x.size(0), columns) <= metalops::kLargestTiledSize, kName, ": sizes ",
               x.sizes(), " and ", data.sizes(), " are too large for MPS");
   const auto result = at::empty({x.size(0), columns}, x.options());

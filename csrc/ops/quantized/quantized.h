@@ -1,8 +1,11 @@
 // The shared host code of the operators on quantised weights.
 #pragma once
 #include <ATen/core/Tensor.h>
+#include <csrc/ops/common/arguments.h>
+#include <csrc/ops/common/maybe_tensor.h>
 #include <csrc/ops/common/run_plan.h>
 #include <csrc/plans/quantized/quantized.h>
+#include <csrc/plans/quantized/quantized_arguments.h>
 #include <kernels/quantized/quantized.h>
 #include <metalops/library.h>
 
@@ -26,20 +29,17 @@ struct METALOPS_HIDDEN QuantizedWeights {
 METALOPS_HIDDEN plans::QuantizedWeights views_of(PlanRun& run, const QuantizedWeights& weights,
                                                  bool is_one = false);
 
-// Returns the layout of `lines` rows of `inner` codes. Raises ValueError for combinations that no
-// mode has.
-METALOPS_HIDDEN PackedLayout packed_layout(const char* name, int64_t lines, int64_t inner,
-                                           int64_t bits, int64_t group_size, std::string_view mode);
+// Returns the weights as checks see them.
+METALOPS_HIDDEN plans::QuantizedWeightArguments weight_operands(
+    Operands& of, const at::Tensor& packed, const at::Tensor& scales, const MaybeTensor& biases,
+    const MaybeTensor& global_scale, int64_t bits, int64_t group_size, std::string_view mode);
 
-METALOPS_HIDDEN at::ScalarType scale_type(const PackedLayout& layout, at::ScalarType element);
-
-// Checks and returns quantised weights; raises ValueError for wrong shapes and dtypes. element: the
-// dtype of the product.
+// Returns quantised weights that have been checked, of at least two dimensions. Raises RuntimeError
+// if they are too large. name: the operator's.
 METALOPS_HIDDEN QuantizedWeights quantized_weights(const char* name, const at::Tensor& packed,
                                                    const at::Tensor& scales,
-                                                   const std::optional<at::Tensor>& biases,
-                                                   const std::optional<at::Tensor>& global_scale,
-                                                   int64_t bits, int64_t group_size,
-                                                   std::string_view mode, at::ScalarType element);
+                                                   const MaybeTensor& biases,
+                                                   const MaybeTensor& global_scale, int64_t bits,
+                                                   int64_t group_size, std::string_view mode);
 
 }  // namespace metalops

@@ -5,34 +5,29 @@
 #include <csrc/ops/common/typed_kernel.h>
 #include <csrc/ops/quantized/quantized.h>
 #include <metalops/autograd.h>
-#include <metalops/checks.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 
 #include <algorithm>
-#include <array>
-#include <limits>
 #include <tuple>
 
 namespace {
 
 using at::Tensor;
-using metalops::CodeFormat;
 using metalops::MaybeTensor;
 using metalops::PackedLayout;
 using metalops::QuantizedWeights;
-using metalops::ScaleFormat;
-using metalops::plans::QuantizedMode;
+using metalops::plans::Type;
 
 metalops::Library& quantized_kernels() { return metalops::library("quantized"); }
 
-QuantizedMode mode_of(const char* name, std::string_view mode) {
-  // In the order of QuantizedMode.
-  constexpr std::array<std::string_view, 7> kModes{"affine", "mxfp4", "mxfp8", "nvfp4",
-                                                   "nf4",    "fp4",   "int8"};
-  const auto* found = std::find(kModes.begin(), kModes.end(), mode);
-  TORCH_CHECK_VALUE(found != kModes.end(), name, ": there is no mode '", mode, "'");
-  return static_cast<QuantizedMode>(found - kModes.begin());
+// Returns the layout of `lines` rows of `inner` codes. Raises RuntimeError if they are too large.
+PackedLayout weights_layout(const char* name, int64_t lines, int64_t inner, int64_t bits,
+                            int64_t group_size, std::string_view mode) {
+  TORCH_CHECK(std::max(lines, inner) <= metalops::kLargestTiledSize, name, ": weights of ", lines,
+              " times ", inner, " elements are too large for MPS");
+  return metalops::plans::packed_layout(lines, inner, bits, group_size,
+                                        metalops::plans::quantized_mode(name, mode));
 }
 
 // Returns matrices as one of two dimensions.
@@ -43,64 +38,30 @@ Tensor as_one(const Tensor& matrices) {
 
 }  // namespace
 
-PackedLayout metalops::packed_layout(const char* name, int64_t lines, int64_t inner, int64_t bits,
-                                     int64_t group_size, std::string_view mode) {
-  const auto known = mode_of(name, mode);
-  TORCH_CHECK_VALUE(bits >= 1 && bits <= 8, name, ": bits must be between 1 and 8, but are ", bits);
-  if (known == QuantizedMode::kInt8) {
-    group_size = int64_t{1} << 30;  // the whole row
-  }
-  TORCH_CHECK_VALUE(
-      group_size >= 16 && group_size <= (int64_t{1} << 30) && (group_size & (group_size - 1)) == 0,
-      name, ": group_size must be a power of two from 16 to 2^30, but is ", group_size);
-  TORCH_CHECK_VALUE(inner % 8 == 0, name, ": rows of weights must have a multiple of 8 elements, ",
-                    "but have ", inner);
-  TORCH_CHECK(std::max(lines, inner) <= metalops::kLargestTiledSize, name, ": weights of ", lines,
-              " times ", inner, " elements are too large for MPS");
-  return plans::packed_layout(lines, inner, bits, group_size, known);
-}
-
-at::ScalarType metalops::scale_type(const PackedLayout& layout, at::ScalarType element) {
-  return layout.scale == ScaleFormat::kElement ? element
-         : layout.scale == ScaleFormat::kFloat ? at::kFloat
-                                               : at::kByte;
+metalops::plans::QuantizedWeightArguments metalops::weight_operands(
+    Operands& of, const Tensor& packed, const Tensor& scales, const MaybeTensor& biases,
+    const MaybeTensor& global_scale, int64_t bits, int64_t group_size, std::string_view mode) {
+  return {.packed = of(packed, "packed"),
+          .scales = of(scales, "scales"),
+          .biases = of(biases, "biases"),
+          .global_scale = of(global_scale, "global_scale"),
+          .bits = bits,
+          .group_size = group_size,
+          .mode = text_of(mode)};
 }
 
 QuantizedWeights metalops::quantized_weights(const char* name, const Tensor& packed,
                                              const Tensor& scales, const MaybeTensor& biases,
                                              const MaybeTensor& global_scale, int64_t bits,
-                                             int64_t group_size, std::string_view mode,
-                                             at::ScalarType element) {
-  check_same_device(name, {{packed, "packed"},
-                           {scales, "scales"},
-                           {biases.value_or(scales), "biases"},
-                           {global_scale.value_or(scales), "global_scale"}});
-  TORCH_CHECK_VALUE(packed.dim() >= 2 && packed.scalar_type() == at::kByte, name,
-                    ": packed must be bytes of at least 2 dimensions, but is ",
-                    packed.scalar_type(), " of sizes ", packed.sizes());
-  TORCH_CHECK_VALUE(bits >= 1 && packed.size(-1) % bits == 0, name, ": rows of ", packed.size(-1),
-                    " bytes do not hold codes of ", bits, " bits");
-  auto layout =
-      packed_layout(name, packed.size(-2), packed.size(-1) / bits * 8, bits, group_size, mode);
-  at::DimVector sizes(packed.sizes());
-  sizes.back() = layout.line_scales;
-  const auto check = [&](const char* argument, const Tensor& tensor) {
-    TORCH_CHECK_VALUE(tensor.sizes() == at::IntArrayRef(sizes) &&
-                          tensor.scalar_type() == scale_type(layout, element),
-                      name, ": ", argument, " must be ", scale_type(layout, element), " of sizes ",
-                      at::IntArrayRef(sizes), ", but are ", tensor.scalar_type(), " of sizes ",
-                      tensor.sizes());
-  };
-  check("scales", scales);
-  TORCH_CHECK_VALUE(biases.has_value() == (layout.format == CodeFormat::kInteger), name, ": mode '",
-                    mode, "' has ", biases ? "no " : "", "biases");
-  if (biases) {
-    check("biases", *biases);
-  }
-  TORCH_CHECK_VALUE(
-      !global_scale || (global_scale->numel() == 1 && global_scale->scalar_type() == at::kFloat),
-      name, ": global_scale must be one float32");
-  return {packed, scales, biases, global_scale, group_size, mode_of(name, mode), layout};
+                                             int64_t group_size, std::string_view mode) {
+  return {
+      packed,
+      scales,
+      biases,
+      global_scale,
+      group_size,
+      plans::quantized_mode(name, mode),
+      weights_layout(name, packed.size(-2), packed.size(-1) / bits * 8, bits, group_size, mode)};
 }
 
 metalops::plans::QuantizedWeights metalops::views_of(PlanRun& run, const QuantizedWeights& weights,
@@ -123,30 +84,30 @@ std::tuple<Tensor, Tensor, Tensor> quantize(const Tensor& weight, const MaybeTen
                                             int64_t bits, int64_t group_size,
                                             std::string_view mode) {
   constexpr const char* kName = "quantize";
-  metalops::check_metal_float(kName, weight.scalar_type());
-  TORCH_CHECK_VALUE(weight.dim() > 0, kName, ": weights must have at least one dimension");
-  TORCH_CHECK_VALUE(
-      !global_scale || (global_scale->numel() == 1 && global_scale->scalar_type() == at::kFloat),
-      kName, ": global_scale must be one float32");
-  metalops::check_same_device(
-      kName, {{weight, "weight"}, {global_scale.value_or(weight), "global_scale"}});
+  metalops::Operands of(kName);
+  metalops::check_arguments(metalops::plans::check_quantize,
+                            {.weight = of(weight, "weight"),
+                             .global_scale = of(global_scale, "global_scale"),
+                             .bits = bits,
+                             .group_size = group_size,
+                             .mode = metalops::text_of(mode)});
   const auto inner = weight.size(-1);
-  auto layout = metalops::packed_layout(kName, inner == 0 ? 0 : weight.numel() / inner, inner, bits,
-                                        group_size, mode);
+  auto layout =
+      weights_layout(kName, inner == 0 ? 0 : weight.numel() / inner, inner, bits, group_size, mode);
   layout.has_global = global_scale.has_value();
   at::DimVector sizes(weight.sizes());
   sizes.back() = layout.line_bytes;
   const auto codes = at::empty(sizes, weight.options().dtype(at::kByte));
   sizes.back() = layout.line_scales;
-  const auto type = metalops::scale_type(layout, weight.scalar_type());
-  const auto scales = at::empty(sizes, weight.options().dtype(type));
-  const bool has_biases = layout.format == CodeFormat::kInteger;
+  const auto type = metalops::plans::scale_type(layout, static_cast<Type>(weight.scalar_type()));
+  const auto scales = at::empty(sizes, weight.options().dtype(static_cast<at::ScalarType>(type)));
+  const bool has_biases = metalops::plans::has_biases(layout);
   const auto biases =
       has_biases ? at::empty(sizes, weight.options()) : at::empty({0}, weight.options());
   if (weight.numel() != 0) {
     const QuantizedWeights results{
         codes,        scales,     has_biases ? MaybeTensor(biases) : std::nullopt,
-        global_scale, group_size, mode_of(kName, mode),
+        global_scale, group_size, metalops::plans::quantized_mode(kName, mode),
         layout};
     metalops::PlanRun run;
     metalops::plans::quantized_quantize(
@@ -165,18 +126,18 @@ Tensor dequantize(const Tensor& packed, const Tensor& scales, const MaybeTensor&
                   const MaybeTensor& global_scale, const MaybeTensor& indices, int64_t bits,
                   int64_t group_size, std::string_view mode, at::ScalarType dtype) {
   constexpr const char* kName = "dequantize";
-  metalops::check_metal_float(kName, dtype);
-  TORCH_CHECK_VALUE(packed.dim() > 0 && scales.dim() > 0, kName,
-                    ": packed and scales must have at least one dimension");
+  metalops::Operands of(kName);
+  metalops::check_arguments(metalops::plans::check_dequantize,
+                            {.weights = metalops::weight_operands(
+                                 of, packed, scales, biases, global_scale, bits, group_size, mode),
+                             .indices = of(indices, "indices"),
+                             .dtype = static_cast<Type>(dtype)});
   const auto one = [](const Tensor& x) { return x.dim() == 1 ? x.unsqueeze(0) : x; };
   const auto weights = metalops::quantized_weights(
       kName, one(packed), one(scales), biases ? MaybeTensor(one(*biases)) : std::nullopt,
-      global_scale, bits, group_size, mode, dtype);
+      global_scale, bits, group_size, mode);
   at::DimVector sizes(packed.sizes());
   if (indices) {
-    TORCH_CHECK_VALUE(packed.dim() == 2 && indices->scalar_type() == at::kLong, kName,
-                      ": indices must be int64 and packed of 2 dimensions");
-    metalops::check_same_device(kName, {{packed, "packed"}, {*indices, "indices"}});
     sizes = at::DimVector(indices->sizes());
     sizes.push_back(0);
   }
@@ -201,18 +162,21 @@ std::tuple<Tensor, Tensor> quantized_scales_gradient(const Tensor& grad, const T
                                                      const Tensor& scales, int64_t bits,
                                                      int64_t group_size, std::string_view mode) {
   constexpr const char* kName = "quantized_scales_gradient";
-  metalops::check_metal_float(kName, grad.scalar_type());
-  const auto weights = metalops::quantized_weights(
-      kName, packed, scales, mode == "affine" ? MaybeTensor(scales) : std::nullopt, std::nullopt,
-      bits, group_size, mode, grad.scalar_type());
+  metalops::Operands of(kName);
+  metalops::check_arguments(metalops::plans::check_quantized_scales_gradient,
+                            {.grad = of(grad, "grad"),
+                             .packed = of(packed, "packed"),
+                             .scales = of(scales, "scales"),
+                             .bits = bits,
+                             .group_size = group_size,
+                             .mode = metalops::text_of(mode)});
+  const auto weights = metalops::quantized_weights(kName, packed, scales, std::nullopt,
+                                                   std::nullopt, bits, group_size, mode);
   auto layout = weights.layout;
   const auto codes = weights.codes.contiguous();
   const auto from = grad.contiguous();
-  TORCH_CHECK_VALUE(from.numel() == codes.numel() / bits * 8, kName, ": grad of sizes ",
-                    grad.sizes(), " is not of packed of sizes ", packed.sizes());
-  TORCH_CHECK_VALUE(scales.is_floating_point(), kName, ": mode '", mode, "' has no gradients");
   const auto grad_scales = at::empty(scales.sizes(), scales.options());
-  const bool has_biases = layout.format == CodeFormat::kInteger;
+  const bool has_biases = metalops::plans::has_biases(layout);
   const auto grad_biases =
       has_biases ? at::empty(scales.sizes(), scales.options()) : at::empty({0}, scales.options());
   // All matrices are processed as one.

@@ -1,11 +1,12 @@
 // Host side of kernels/quantized/quantized_matmul.metal: GEMV, skinny GEMM and tile GEMM with
 // quantised weights.
 #include <ATen/ops/empty.h>
+#include <csrc/ops/common/arguments.h>
 #include <csrc/ops/common/maybe_tensor.h>
 #include <csrc/ops/common/run_plan.h>
 #include <csrc/ops/quantized/quantized.h>
 #include <csrc/plans/quantized/quantized.h>
-#include <metalops/checks.h>
+#include <csrc/plans/quantized/quantized_arguments.h>
 #include <metalops/library.h>
 #include <torch/library.h>
 
@@ -23,45 +24,26 @@ Tensor quantized_matmul(const Tensor& x, const Tensor& packed, const Tensor& sca
                         const MaybeTensor& right_index, bool transpose, int64_t bits,
                         int64_t group_size, std::string_view mode) {
   constexpr const char* kName = "quantized_matmul";
-  const auto type = x.scalar_type();
-  metalops::check_metal_float(kName, type);
-  metalops::check_same_device(kName, {{x, "x"},
-                                      {packed, "packed"},
-                                      {bias.value_or(x), "bias"},
-                                      {left_index.value_or(x), "lhs_indices"},
-                                      {right_index.value_or(x), "rhs_indices"}});
-  TORCH_CHECK_VALUE(x.dim() == 3 && packed.dim() == 3, kName,
-                    ": x and packed must have 3 dimensions, but have sizes ", x.sizes(), " and ",
-                    packed.sizes());
+  metalops::Operands of(kName);
+  metalops::check_arguments(metalops::plans::check_quantized_matmul,
+                            {.x = of(x, "x"),
+                             .weights = metalops::weight_operands(
+                                 of, packed, scales, biases, global_scale, bits, group_size, mode),
+                             .bias = of(bias, "bias"),
+                             .left_index = of(left_index, "lhs_indices"),
+                             .right_index = of(right_index, "rhs_indices"),
+                             .transpose = transpose});
   const auto weights = metalops::quantized_weights(kName, packed, scales, biases, global_scale,
-                                                   bits, group_size, mode, type);
-  const int64_t inner = transpose ? weights.layout.inner : weights.layout.lines;
+                                                   bits, group_size, mode);
   const int64_t columns = transpose ? weights.layout.lines : weights.layout.inner;
-  TORCH_CHECK_VALUE(x.size(2) == inner, kName, ": rows of x must have ", inner,
-                    " elements, but x has sizes ", x.sizes());
-  TORCH_CHECK_VALUE(
-      !bias || (bias->dim() == 1 && bias->size(0) == columns && bias->scalar_type() == type), kName,
-      ": bias must be ", type, " of ", columns, " elements");
   const int64_t pairs = left_index    ? left_index->numel()
                         : right_index ? right_index->numel()
                                       : x.size(0);
-  for (const auto* index : {&left_index, &right_index}) {
-    TORCH_CHECK_VALUE(!*index || ((*index)->scalar_type() == at::kLong && (*index)->dim() == 1 &&
-                                  (*index)->numel() == pairs),
-                      kName, ": indices must be int64 and as many as each other, of one dimension");
-  }
-  // Without matrices, kernels have nothing to read instead for an index out of range.
-  TORCH_CHECK(pairs == 0 || (x.size(0) > 0 && packed.size(0) > 0),
-              "gather_quantized_matmul: no index is one of ", x.size(0), " matrices of x and ",
-              packed.size(0), " of weights");
-  TORCH_CHECK_VALUE((left_index || x.size(0) == pairs) && (right_index || packed.size(0) == pairs),
-                    kName, ": there are ", x.size(0), " matrices of x and ", packed.size(0),
-                    " of weights for ", pairs, " pairs");
   const auto result = at::empty({pairs, x.size(1), columns}, x.options());
   if (result.numel() == 0) {
     return result;
   }
-  if (inner == 0) {
+  if (x.size(2) == 0) {
     return bias ? result.copy_(bias->expand(result.sizes())) : result.zero_();
   }
   metalops::PlanRun run;

@@ -7,8 +7,8 @@
 
 namespace metalops::plans {
 
-// The arguments of metalops::attention_forward, which are valid: python/metalops/ops/attention.py
-// checks and documents them, csrc/ops/attention/attention.mm on mps.
+// The arguments of metalops::attention_forward, which are valid (see attention_arguments.h);
+// python/metalops/ops/attention.py documents them.
 struct AttentionInputs {
   View query;  // (B, Hq, L, E), or packed (tokens, Hq, E)
   View key;

@@ -149,6 +149,12 @@ PackedLayout packed_layout(int64_t lines, int64_t inner, int64_t bits, int64_t g
           .is_aligned = false};
 }
 
+Type scale_type(const PackedLayout& layout, Type element) {
+  return layout.scale == ScaleFormat::kElement ? element
+         : layout.scale == ScaleFormat::kFloat ? Type::kFloat
+                                               : Type::kByte;
+}
+
 void quantized_quantize(Plan& plan, const QuantizedQuantize& call, const Device&) {
   const auto& results = call.results;
   auto layout = packed_layout(call.weight.size(0), call.weight.size(1), results.bits,

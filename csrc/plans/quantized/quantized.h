@@ -26,6 +26,11 @@ struct QuantizedWeights {
 PackedLayout packed_layout(int64_t lines, int64_t inner, int64_t bits, int64_t group_size,
                            QuantizedMode mode);
 
+// Returns the dtype of scales. element: that of the weights.
+Type scale_type(const PackedLayout& layout, Type element);
+
+inline bool has_biases(const PackedLayout& layout) { return layout.format == CodeFormat::kInteger; }
+
 // Quantises weight, (rows, K). The results are contiguous.
 struct QuantizedQuantize {
   QuantizedWeights results;

@@ -34,14 +34,11 @@ from torch.utils.flop_counter import register_flop_formula
 
 from .._torch.internals import detect_fake_mode
 from ._cuda import attention as _attention_on_cuda
-from ._cuda.attention_call import LEAST_SOFTCAP, Call, check_numbers
+from ._cuda.attention_call import LEAST_SOFTCAP, Call
 from ._cuda.plan import TooLarge
-from ._define import elsewhere
 from ._define.registration import Operator, derivatives_of, register
 from ._define.vmap import sequence_of_calls
 
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-_MOST_FEATURES = 256
 _ALIGNMENTS = ("top_left", "bottom_right")
 
 
@@ -279,143 +276,18 @@ def _pages(name: str, cache: Tensor, block_table: Tensor) -> tuple[Tensor, Tenso
     return tokens.reshape(sequences * length, *cache.shape[2:]), begins, length
 
 
-# ---- the operator's arguments ----------------------------------------------------------------------
-
-
 # The number of leading arguments that have gradients.
 _DIFFERENTIABLE = 6
 
 
-def _check(call: Call) -> None:
-    """Raises what the operator raises on mps."""
-    query, key, value = call[:3]
-    elsewhere.check_dtypes("attention", [query], _DTYPES)
-    named = zip(call._fields, call, strict=True)
-    elsewhere.check_devices(**{name: x for name, x in named if isinstance(x, Tensor)})
-    for name, x in (("key", key), ("value", value)):
-        if x.dtype != query.dtype:
-            raise RuntimeError(
-                f"attention: {name} must have the dtype of query, {query.dtype}, but has {x.dtype}"
-            )
-    if (call.cu_seqlens_q is None) != (call.cu_seqlens_k is None):
-        raise RuntimeError("attention: cu_seqlens_q and cu_seqlens_k must be given together")
-    is_packed = call.cu_seqlens_q is not None
-    rank = 3 if is_packed else 4
-    for name, x in (("query", query), ("key", key), ("value", value)):
-        if x.dim() != rank:
-            raise RuntimeError(
-                f"attention: {name} must have {rank} dimensions, but has sizes {list(x.shape)}"
-            )
-    sequences = call.cu_seqlens_q.numel() - 1 if is_packed else query.shape[0]
-    heads, key_heads = query.shape[1], key.shape[1]
-    if not is_packed:
-        _check_sizes("key", key, key.shape[0] == sequences, "(batch, heads, keys, features) with the batch of query")  # fmt: skip
-    _check_sizes("value", value, value.shape[:-1] == key.shape[:-1], "that are those of key but for the features")  # fmt: skip
-    if key.shape[-1] != query.shape[-1]:
-        raise RuntimeError(
-            f"attention: key must have the features of query, {query.shape[-1]}, but has sizes {list(key.shape)}"
-        )
-    if max(query.shape[-1], value.shape[-1]) > _MOST_FEATURES:
-        raise RuntimeError(
-            f"attention: heads must have at most {_MOST_FEATURES} features, but query has {query.shape[-1]} and value has "
-            f"{value.shape[-1]}"
-        )
-    if heads % key_heads != 0 if key_heads > 0 else heads != 0:
-        raise RuntimeError(
-            f"attention: the heads of query must be a multiple of those of key, {key_heads}, but are {heads}"
-        )
-    if call.attn_mask is not None:
-        _check_mask(call, is_packed)
-    _check_heads("sinks", call.sinks, (torch.float32, query.dtype), [(heads,)])
-    _check_heads(
-        "alibi_slopes", call.alibi_slopes, (torch.float32,), [(heads,), (sequences, heads)]
-    )
-    for name, x, count in (
-        ("cu_seqlens_q", call.cu_seqlens_q, sequences + 1),
-        ("cu_seqlens_k", call.cu_seqlens_k, sequences + 1),
-        ("seqused_k", call.seqused_k, sequences),
-    ):
-        _check_heads(name, x, (torch.int32,), [(count,)])
-    _check_numbers(call)
-
-
-def _checked_backward(
-    grad_out: Tensor,
-    grad_lse: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    *args,
+def _backward_call(
+    query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, *args
 ) -> tuple[Call, list[bool]]:
-    """Returns the forward call, and which gradients are wanted: absent arguments have none. Raises what the operator
-    raises on mps."""
+    """Returns the forward call, and which gradients are wanted: absent arguments have none."""
     *options, wanted = args
     call = Call(query, key, value, *options)
-    _check(call)
-    elsewhere.check_devices(query=query, grad_out=grad_out, out=out, lse=lse)
-    of_out = query.shape[:-1] + value.shape[-1:]
-    rows = query.shape[:-1] if call.cu_seqlens_q is None else query.shape[1::-1]
-    for name, x, dtype, shape in (
-        ("out", out, query.dtype, of_out),
-        ("grad_out", grad_out, None, of_out),
-        ("lse", lse, torch.float32, rows),
-        ("grad_lse", grad_lse, None, rows),
-    ):
-        if x is not None and (x.shape != shape or dtype not in (None, x.dtype)):
-            expected = "" if dtype is None else f" and dtype {dtype}"
-            raise RuntimeError(
-                f"attention: {name} must have sizes {list(shape)}{expected}, but has sizes {list(x.shape)} and dtype {x.dtype}"
-            )
     given = [x is not None for x in call[:_DIFFERENTIABLE]]
     return call, [a and b for a, b in zip(wanted, given, strict=True)]
-
-
-def _check_sizes(name: str, x: Tensor, holds: bool, expected: str) -> None:
-    if not holds:
-        raise RuntimeError(
-            f"attention: {name} must have sizes {expected}, but has sizes {list(x.shape)}"
-        )
-
-
-def _check_heads(
-    name: str, x: Tensor | None, dtypes: Sequence[torch.dtype], shapes: Sequence[tuple[int, ...]]
-) -> None:
-    if x is None:
-        return
-    if x.dtype not in dtypes:
-        known = " or ".join(str(dtype) for dtype in dict.fromkeys(dtypes))
-        raise RuntimeError(f"attention: {name} must have dtype {known}, but has {x.dtype}")
-    expected = " or ".join(str(list(shape)) for shape in shapes)
-    _check_sizes(name, x, any(x.shape == shape for shape in shapes), expected)
-
-
-def _check_mask(call: Call, is_packed: bool) -> None:
-    mask, query = call.attn_mask, call.query
-    if is_packed:
-        raise RuntimeError("attention: packed sequences take no attn_mask")
-    full = (*query.shape[:3], call.key.shape[2])
-    fits = mask.dim() == 4 and all(n in (1, m) for n, m in zip(mask.shape, full, strict=True))
-    _check_sizes("attn_mask", mask, fits, f"that broadcast to {list(full)}")
-    if mask.dtype not in (torch.bool, torch.float32, query.dtype):
-        raise RuntimeError(
-            "Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: "
-            f"{mask.dtype} and  query.dtype: {query.dtype} instead."
-        )
-
-
-def _check_numbers(call: Call) -> None:
-    if not 0 <= call.dropout_p <= 1:
-        raise ValueError(f"attention: dropout_p must be between 0 and 1, but is {call.dropout_p}")
-    check_numbers("attention", call.scale, call.softcap)
-    rng = call.rng
-    if call.dropout_p > 0 and rng is None:
-        raise RuntimeError("attention: dropout needs rng")
-    if rng is not None and (rng.dtype != torch.int64 or rng.shape != (2,)):
-        raise RuntimeError(
-            f"attention: rng must be two numbers of int64, but has dtype {rng.dtype} and sizes {list(rng.shape)}"
-        )
 
 
 # ---- in operators of torch -----------------------------------------------------------------------
@@ -717,9 +589,7 @@ def _gradients_of_sequences(
 
 
 def _forward(*args) -> tuple[Tensor, Tensor]:
-    call = Call(*args)
-    _check(call)
-    return _composed(call)
+    return _composed(Call(*args))
 
 
 def _composed(call: Call) -> tuple[Tensor, Tensor]:
@@ -728,7 +598,7 @@ def _composed(call: Call) -> tuple[Tensor, Tensor]:
 
 
 def _backward(grad_out: Tensor, grad_lse: Tensor | None, *args) -> tuple[Tensor | None, ...]:
-    call, wanted = _checked_backward(grad_out, grad_lse, *args)
+    call, wanted = _backward_call(*args)
     return _composed_backward(call, grad_out, grad_lse, wanted)
 
 
@@ -752,7 +622,6 @@ def _composed_backward(
 
 def _forward_on_cuda(*args) -> tuple[Tensor, Tensor]:
     call = Call(*args)
-    _check(call)
     results = _empty_results(call)
     try:
         _attention_on_cuda.forward(call, *results)
@@ -762,7 +631,7 @@ def _forward_on_cuda(*args) -> tuple[Tensor, Tensor]:
 
 
 def _backward_on_cuda(grad_out, grad_lse, query, key, value, out, lse, *args):
-    call, wanted = _checked_backward(grad_out, grad_lse, query, key, value, out, lse, *args)
+    call, wanted = _backward_call(query, key, value, out, lse, *args)
     results = _empty_gradients(call, wanted)
     try:
         _attention_on_cuda.backward(call, grad_out, grad_lse, out, lse, results)
@@ -817,9 +686,7 @@ def _like(x: Tensor, features: int) -> Tensor:
 
 
 def _fake(*args) -> tuple[Tensor, Tensor]:
-    call = Call(*args)
-    _check(call)
-    return _empty_results(call)
+    return _empty_results(Call(*args))
 
 
 def _empty_results(call: Call) -> tuple[Tensor, Tensor]:

@@ -15,9 +15,7 @@ import math
 import torch
 from torch import Tensor
 
-from ._cuda import arguments
 from ._cuda import quantized as on_cuda
-from ._cuda.arguments import checked
 from ._define import elsewhere
 from ._define.fake import delivered
 from ._define.registration import Operator, register
@@ -99,7 +97,7 @@ def _float(dtype: torch.dtype) -> torch.dtype:
 
 
 def _dequantize(data: Tensor, indices: Tensor | None, qtype: int, dtype: torch.dtype) -> Tensor:
-    known = formats.checked("gguf_dequantize", data, qtype)
+    known = formats.BY_NUMBER[qtype]
     if indices is not None:
         wrong = (indices < 0) | (indices >= data.shape[0])
         if wrong.any():
@@ -111,7 +109,7 @@ def _dequantize(data: Tensor, indices: Tensor | None, qtype: int, dtype: torch.d
 
 
 def _linear(x: Tensor, data: Tensor, bias: Tensor | None, qtype: int) -> Tensor:
-    weight = formats.dequantized(data, formats.checked("gguf_linear", data, qtype))
+    weight = formats.dequantized(data, formats.BY_NUMBER[qtype])
     result = torch.matmul(x.float(), weight.T)
     if bias is not None:
         result = result + bias.float()
@@ -171,15 +169,15 @@ def _vmap_linear(info, in_dims, x, data, bias, qtype):
 register(
     Operator(
         "gguf_dequantize(Tensor data, Tensor? indices, int qtype, ScalarType dtype) -> Tensor",
-        cpu=checked(arguments.gguf_dequantize, _dequantize),
-        cuda=checked(arguments.gguf_dequantize, on_cuda.gguf_dequantize),
+        cpu=_dequantize,
+        cuda=on_cuda.gguf_dequantize,
         fake=_fake_dequantize,
         vmap=_vmap_dequantize,
     ),
     Operator(
         "gguf_linear(Tensor x, Tensor data, Tensor? bias, int qtype) -> Tensor",
-        cpu=checked(arguments.gguf_linear, _linear),
-        cuda=checked(arguments.gguf_linear, on_cuda.gguf_linear),
+        cpu=_linear,
+        cuda=on_cuda.gguf_linear,
         fake=_fake_linear,
         gradients=_differentiate,
         vmap=_vmap_linear,

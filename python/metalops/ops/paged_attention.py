@@ -23,15 +23,12 @@ from torch import Tensor
 from ._cuda import attention as _attention_on_cuda
 from ._cuda import attention_cache as caching
 from ._cuda import attention_decode as decoding
-from ._cuda.attention_call import Call, check_numbers
+from ._cuda.attention_call import Call
 from ._cuda.plan import TooLarge
-from ._define import elsewhere
 from ._define.fake import delivered
 from ._define.registration import Operator, derivatives_of, register
 
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _CODES = (torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
-_MOST_FEATURES = 256
 
 Scale = float | Tensor | None
 
@@ -80,7 +77,6 @@ def paged_attention(
     v_scale, v_number = _scale(name, "v_scale", v_scale)
     if scale is None:
         scale = 1 / math.sqrt(max(query.shape[-1], 1))
-    check_numbers(name, scale * k_number, softcap)
     result, lse = torch.ops.metalops.paged_attention.default(
         query.unsqueeze(1) if query.dim() == 3 else query,
         key_cache,
@@ -162,177 +158,6 @@ def _scale(name: str, argument: str, scale: Scale) -> tuple[Tensor | None, float
     return scale, 1.0
 
 
-# ---- checks ----------------------------------------------------------------------------------------
-
-
-def _check(holds: bool, message: str) -> None:
-    if not holds:
-        raise RuntimeError(message)
-
-
-def _check_paged(query, key, value, table, lengths, starts, sinks, slopes) -> None:
-    """Raises what the operator raises on mps."""
-    name = "paged_attention"
-    elsewhere.check_dtypes(name, [query], _DTYPES)
-    elsewhere.check_devices(
-        query=query,
-        key_cache=key,
-        value_cache=value,
-        block_table=table,
-        seq_lens=lengths,
-        sinks=sinks,
-        alibi_slopes=slopes,
-    )
-    _check(
-        query.dim() == key.dim() == value.dim() == 4,
-        f"{name}: query, key_cache and value_cache must have 4 dimensions, but have sizes {list(query.shape)}, "
-        f"{list(key.shape)} and {list(value.shape)}",
-    )
-    _check(
-        key.dtype in (query.dtype, *_CODES),
-        f"{name}: key_cache must have the dtype of query, {query.dtype}, or int8, float8_e4m3fn or float8_e5m2, but has {key.dtype}",
-    )
-    _check(
-        value.dtype == key.dtype,
-        f"{name}: value_cache must have the dtype of key_cache, {key.dtype}, but has {value.dtype}",
-    )
-    _check(
-        key.shape[:3] == value.shape[:3],
-        f"{name}: key_cache and value_cache must have the same pages, tokens and heads, but have sizes {list(key.shape)} and "
-        f"{list(value.shape)}",
-    )
-    _check(
-        key.shape[3] == query.shape[3],
-        f"{name}: key_cache must have as many features as query, {query.shape[3]}, but has sizes {list(key.shape)}",
-    )
-    _check(
-        query.shape[3] <= _MOST_FEATURES and 0 < value.shape[3] <= _MOST_FEATURES,
-        f"{name}: heads have at most {_MOST_FEATURES} features and values at least one, but query and value_cache have "
-        f"sizes {list(query.shape)} and {list(value.shape)}",
-    )
-    _check(
-        key.shape[2] > 0 and query.shape[2] % key.shape[2] == 0,
-        f"{name}: query must have a multiple of the heads of key_cache, {key.shape[2]}, but has sizes {list(query.shape)}",
-    )
-    batch, heads = query.shape[0], query.shape[2]
-    for argument, x in (("seq_lens", lengths), ("seq_starts", starts)):
-        _check(
-            x is None or (x.shape == (batch,) and x.dtype in (torch.int32, torch.int64)),
-            f"{name}: {argument} must be integers of sizes [{batch}], but are "
-            f"{None if x is None else (x.dtype, list(x.shape))}",
-        )
-    if table is None:
-        _check(
-            key.shape[0] == batch,
-            f"{name}: key_cache must have as many samples as query, {batch}, but has sizes {list(key.shape)}",
-        )
-    else:
-        _check(
-            table.dim() == 2 and table.shape[0] == batch and table.dtype == torch.int32,
-            f"{name}: block_table must be int32 of sizes [{batch}, pages], but is {table.dtype} of sizes {list(table.shape)}",
-        )
-    _check(
-        sinks is None or (sinks.shape == (heads,) and sinks.dtype in (torch.float32, query.dtype)),
-        f"{name}: sinks must be float32 or {query.dtype} of sizes [{heads}], but are "
-        f"{None if sinks is None else (sinks.dtype, list(sinks.shape))}",
-    )
-    _check(
-        slopes is None
-        or (slopes.dtype == torch.float32 and slopes.shape in ((heads,), (batch, heads))),
-        f"{name}: alibi_slopes must be float32 of sizes [{heads}] or [{batch}, {heads}], but are "
-        f"{None if slopes is None else (slopes.dtype, list(slopes.shape))}",
-    )
-
-
-def _check_cache(name: str, argument: str, cache: Tensor, tokens: Tensor) -> None:
-    elsewhere.check_dtypes(name, [tokens], _DTYPES)
-    _check(
-        cache.dtype in (tokens.dtype, *_CODES),
-        f"{name}: {argument} must have the dtype of the tokens, {tokens.dtype}, or int8, float8_e4m3fn or float8_e5m2, but has {cache.dtype}",
-    )
-    _check(
-        cache.dim() == 4 and cache.shape[2:] == tokens.shape[-2:],
-        f"{name}: {argument} must have sizes (pages, page size, {tokens.shape[-2]}, {tokens.shape[-1]}), but has "
-        f"{list(cache.shape)}",
-    )
-
-
-def _check_reshape(
-    key, value, key_cache, value_cache, slots, k_scale, v_scale, k_number, v_number
-) -> Sequence[tuple[Tensor, Tensor, Tensor | None, float]]:
-    """Returns, for keys and for values: the tokens, their cache, and its scale as a tensor and a number."""
-    name = "reshape_and_cache"
-    elsewhere.check_devices(
-        key=key, value=value, key_cache=key_cache, value_cache=value_cache, slot_mapping=slots
-    )
-    _check(
-        slots.dim() == 1 and slots.dtype in (torch.int32, torch.int64),
-        f"{name}: slot_mapping must be integers of one dimension, but is {slots.dtype} of sizes {list(slots.shape)}",
-    )
-    for argument, tokens in (("key", key), ("value", value)):
-        _check(
-            tokens.dim() == 3 and tokens.shape[0] == slots.shape[0],
-            f"{name}: {argument} must have sizes ({slots.shape[0]}, heads, features), but has {list(tokens.shape)}",
-        )
-    _check_cache(name, "key_cache", key_cache, key)
-    _check_cache(name, "value_cache", value_cache, value)
-    return (key, key_cache, k_scale, k_number), (value, value_cache, v_scale, v_number)
-
-
-def _check_append(cache, tokens, lengths, table, cosines, sines) -> None:
-    name = "append_to_cache"
-    elsewhere.check_devices(cache=cache, tokens=tokens, seq_lens=lengths, block_table=table)
-    _check(
-        tokens.dim() == 4,
-        f"{name}: tokens must have sizes (B, L, heads, features), but have {list(tokens.shape)}",
-    )
-    _check_cache(name, "cache", cache, tokens)
-    _check_lengths(name, tokens, lengths)
-    batch = tokens.shape[0]
-    _check(
-        cache.shape[0] == batch
-        if table is None
-        else table.dim() == 2 and table.shape[0] == batch and table.dtype == torch.int32,
-        f"{name}: block_table must be int32 of sizes [{batch}, pages], or cache have as many samples",
-    )
-    if cosines is not None:
-        _check_rotation(name, tokens, cosines, sines)
-
-
-def _check_lengths(name: str, tokens: Tensor, lengths: Tensor) -> None:
-    _check(
-        lengths.shape == tokens.shape[:1],
-        f"{name}: seq_lens must have sizes [{tokens.shape[0]}], but has {list(lengths.shape)}",
-    )
-
-
-def _check_rotation(name: str, tokens: Tensor, cosines: Tensor, sines: Tensor) -> None:
-    elsewhere.check_devices(tokens=tokens, rotary_cos=cosines, rotary_sin=sines)
-    _check(
-        cosines.dim() == 2
-        and cosines.shape == sines.shape
-        and 2 * cosines.shape[1] <= tokens.shape[3],
-        f"{name}: rotary_cos and rotary_sin must have sizes (places, at most {tokens.shape[3] // 2}), but have "
-        f"{list(cosines.shape)} and {list(sines.shape)}",
-    )
-    _check(
-        cosines.dtype == sines.dtype == tokens.dtype,
-        f"{name}: rotary_cos and rotary_sin must have dtype {tokens.dtype}, but have {cosines.dtype} and {sines.dtype}",
-    )
-
-
-def _check_rotate(tokens, lengths, cosines, sines) -> None:
-    name = "rotate_tokens"
-    elsewhere.check_dtypes(name, [tokens], _DTYPES)
-    elsewhere.check_devices(tokens=tokens, seq_lens=lengths)
-    _check(
-        tokens.dim() == 4,
-        f"{name}: tokens must have 4 dimensions, but have sizes {list(tokens.shape)}",
-    )
-    _check_lengths(name, tokens, lengths)
-    _check_rotation(name, tokens, cosines, sines)
-
-
 # ---- in operators of torch -------------------------------------------------------------------------
 
 
@@ -377,7 +202,6 @@ def _paged(
     window_right,
     softcap,
 ):
-    _check_paged(query, key, value, table, lengths, starts, sinks, slopes)
     capacity = key.shape[1] * (1 if table is None else table.shape[1])
     lengths = lengths.clamp(0, capacity)
     key, value = (_tokens(cache, table, lengths).float() for cache in (key, value))
@@ -435,8 +259,9 @@ def _reshape_and_cache(
     key, value, key_cache, value_cache, slots, k_scale, v_scale, k_number, v_number
 ):
     name = "reshape_and_cache"
-    for tokens, cache, scale, number in _check_reshape(
-        key, value, key_cache, value_cache, slots, k_scale, v_scale, k_number, v_number
+    for tokens, cache, scale, number in (
+        (key, key_cache, k_scale, k_number),
+        (value, value_cache, v_scale, v_number),
     ):
         count = cache.shape[0] * cache.shape[1]
         wrong = (slots < -1) | (slots >= count)
@@ -472,7 +297,6 @@ def _rotated(tokens: Tensor, places: Tensor, cosines, sines, interleaved: bool) 
 
 def _append_to_cache(cache, tokens, lengths, table, cosines, sines, interleaved):
     name = "flash_attn_with_kvcache"
-    _check_append(cache, tokens, lengths, table, cosines, sines)
     size = cache.shape[1]
     room = size * (1 if table is None else table.shape[1])
     places = lengths.long()[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
@@ -492,29 +316,11 @@ def _append_to_cache(cache, tokens, lengths, table, cosines, sines, interleaved)
 
 
 def _rotate_tokens(tokens, lengths, cosines, sines, interleaved, advances):
-    _check_rotate(tokens, lengths, cosines, sines)
     places = lengths.long()[:, None]
     if advances:
         places = places + torch.arange(tokens.shape[1], device=tokens.device)
     places = places.expand(tokens.shape[:2])
     return _rotated(tokens, places, cosines, sines, interleaved).contiguous()
-
-
-def _check_parts(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> None:
-    name = "merge_attention"
-    elsewhere.check_devices(out_a=out_a, lse_a=lse_a, out_b=out_b, lse_b=lse_b)
-    elsewhere.check_dtypes(name, [out_a], _DTYPES)
-    _check(
-        out_a.dim() > 0 and out_a.shape == out_b.shape and out_a.dtype == out_b.dtype,
-        f"{name}: out_a and out_b must have the same sizes and dtype, but have {list(out_a.shape)} of {out_a.dtype} and "
-        f"{list(out_b.shape)} of {out_b.dtype}",
-    )
-    rows = out_a.shape[:-1]
-    _check(
-        lse_a.shape == lse_b.shape == rows and lse_a.dtype == lse_b.dtype == torch.float32,
-        f"{name}: lse_a and lse_b must be float32 of sizes {list(rows)}, but are {lse_a.dtype} of sizes {list(lse_a.shape)} and "
-        f"{lse_b.dtype} of sizes {list(lse_b.shape)}",
-    )
 
 
 def _share(lse: Tensor, other: Tensor) -> Tensor:
@@ -525,7 +331,6 @@ def _share(lse: Tensor, other: Tensor) -> Tensor:
 
 
 def _merge_attention(out_a, lse_a, out_b, lse_b):
-    _check_parts(out_a, lse_a, out_b, lse_b)
     a, b = _share(lse_a, lse_b), _share(lse_b, lse_a)
     out = torch.where(a == 0, 0, a * out_a.float()) + torch.where(b == 0, 0, b * out_b.float())
     return out.to(out_a.dtype).contiguous(), torch.logaddexp(lse_a, lse_b).contiguous()
@@ -548,7 +353,6 @@ def _merge_attention_backward(grad_out, grad_lse, out_a, lse_a, out_b, lse_b):
 
 
 def _paged_on_cuda(*args):
-    _check_paged(*args[:8])
     try:
         return _paged_in_kernels(*args)
     except TooLarge:
@@ -605,17 +409,15 @@ def _paged_in_kernels(
 
 
 def _reshape_and_cache_on_cuda(*args):
-    parts = _check_reshape(*args)
-    slots = args[4]
+    key, value, key_cache, value_cache, slots, k_scale, v_scale, k_number, v_number = args
     try:
-        for tokens, cache, scale, number in parts:
-            caching.store_at_slots(cache, tokens, slots, scale, number)
+        caching.store_at_slots(key_cache, key, slots, k_scale, k_number)
+        caching.store_at_slots(value_cache, value, slots, v_scale, v_number)
     except TooLarge:
         _reshape_and_cache(*args)
 
 
 def _append_to_cache_on_cuda(cache, tokens, lengths, table, cosines, sines, interleaved):
-    _check_append(cache, tokens, lengths, table, cosines, sines)
     try:
         caching.store_behind(cache, tokens, lengths, table, cosines, sines, interleaved)
     except TooLarge:
@@ -623,7 +425,6 @@ def _append_to_cache_on_cuda(cache, tokens, lengths, table, cosines, sines, inte
 
 
 def _rotate_tokens_on_cuda(tokens, lengths, cosines, sines, interleaved, advances):
-    _check_rotate(tokens, lengths, cosines, sines)
     result = tokens.new_empty(tokens.shape)
     try:
         caching.rotate(result, tokens, lengths, cosines, sines, interleaved, advances)
@@ -641,7 +442,6 @@ def _merge_on_cuda(*parts):
 
 
 def _merge_backward_on_cuda(grad_out, grad_lse, *parts):
-    _check_parts(*parts)
     results = _fake_merge_backward(grad_out, grad_lse, *parts)
     decoding.merge_backward([grad_out, grad_lse], parts, results)
     return results
@@ -651,7 +451,6 @@ def _merge_backward_on_cuda(grad_out, grad_lse, *parts):
 
 
 def _fake_paged(query, key, value, table, lengths, starts, sinks, slopes, *numbers):
-    _check_paged(query, key, value, table, lengths, starts, sinks, slopes)
     batch, queries, heads, _ = query.shape
     return (
         query.new_empty([batch, queries, heads, value.shape[3]]),
@@ -659,13 +458,8 @@ def _fake_paged(query, key, value, table, lengths, starts, sinks, slopes, *numbe
     )
 
 
-def _fake_reshape_and_cache(key, value, key_cache, value_cache, *others):
-    _check_cache("reshape_and_cache", "key_cache", key_cache, key)
-    _check_cache("reshape_and_cache", "value_cache", value_cache, value)
-
-
-def _fake_append_to_cache(cache, tokens, *others):
-    _check_cache("append_to_cache", "cache", cache, tokens)
+def _fake_store(*args) -> None:
+    pass
 
 
 def _fake_rotate_tokens(tokens, *others):
@@ -673,7 +467,6 @@ def _fake_rotate_tokens(tokens, *others):
 
 
 def _fake_merge(out_a, lse_a, out_b, lse_b):
-    _check_parts(out_a, lse_a, out_b, lse_b)
     return out_a.new_empty(out_a.shape), lse_a.new_empty(lse_a.shape)
 
 
@@ -703,14 +496,14 @@ register(
         "Tensor? k_scale, Tensor? v_scale, float key_number, float value_number) -> ()",
         cpu=_reshape_and_cache,
         cuda=_reshape_and_cache_on_cuda,
-        fake=_fake_reshape_and_cache,
+        fake=_fake_store,
     ),
     Operator(
         "append_to_cache(Tensor(a!) cache, Tensor tokens, Tensor seq_lens, Tensor? block_table, Tensor? rotary_cos, "
         "Tensor? rotary_sin, bool interleaved) -> ()",
         cpu=_append_to_cache,
         cuda=_append_to_cache_on_cuda,
-        fake=_fake_append_to_cache,
+        fake=_fake_store,
     ),
     Operator(
         "rotate_tokens(Tensor tokens, Tensor seq_lens, Tensor rotary_cos, Tensor rotary_sin, bool interleaved, "

@@ -32,7 +32,6 @@ import torch
 from torch import Tensor
 
 from .. import _problem
-from ._cuda import arguments
 from ._cuda import quantized as on_cuda
 from ._define import elsewhere
 from ._define.fake import delivered
@@ -314,14 +313,6 @@ def _matmul(
 # ---- in operators of torch -----------------------------------------------------------------------
 
 
-def _packed(packed, scales, biases, global_scale, bits, group_size, mode) -> formats.Packed:
-    if mode == "int8":  # int8_linear has checked these
-        return formats.Packed(packed, scales, None, None, 8, 0, mode)
-    return formats.checked(
-        "quantized weights", packed, scales, biases, global_scale, bits, group_size, mode
-    )
-
-
 def _quantize_kernel(weight, global_scale, bits, group_size, mode):
     packed, scales, biases = formats.quantized(weight, global_scale, bits, group_size, mode)
     return packed, scales, weight.new_empty(0) if biases is None else biases
@@ -336,7 +327,7 @@ def _check_indices(name: str, indices: Tensor, count: int) -> None:
 def _dequantize_kernel(
     packed, scales, biases, global_scale, indices, bits, group_size, mode, dtype
 ):
-    p = _packed(packed, scales, biases, global_scale, bits, group_size, mode)
+    p = formats.Packed(packed, scales, biases, global_scale, bits, group_size, mode)
     if indices is not None:
         _check_indices("quantized_embedding", indices, p.shape[0])
         p = p.map(lambda t: t[indices])
@@ -347,7 +338,7 @@ def _matmul_kernel(
     x, packed, scales, biases, bias, global_scale, left, right, transpose, bits, group_size, mode
 ):
     weights = formats.dequantized(
-        _packed(packed, scales, biases, global_scale, bits, group_size, mode)
+        formats.Packed(packed, scales, biases, global_scale, bits, group_size, mode)
     )
     for indices, matrices in ((left, x), (right, weights)):
         if indices is not None:
@@ -371,17 +362,16 @@ def _scales_gradient_kernel(grad, packed, scales, bits, group_size, mode):
         x = torch.nn.functional.pad(x, (0, missing)).unflatten(-1, (groups, group_size))
         return x.sum(-1).to(scales.dtype)
 
-    grad = grad.float()
+    grad = grad.float().reshape(codes.shape)
     of_scales = total(grad * formats.values_of(codes, mode))
     return of_scales, total(grad) if mode == "affine" else scales.new_empty(0)
 
 
-def _on_cuda(check, composed, kernels):
+def _on_cuda(composed, kernels):
     """Returns a kernel that runs `kernels`, the CUDA counterpart of `composed`, if they support the sizes, else
-    `composed`, after checking the arguments."""
+    `composed`."""
 
     def kernel(*args):
-        check(*args)
         tensors = (x for x in args if isinstance(x, Tensor))
         return (kernels if on_cuda.takes(*tensors) else composed)(*args)
 
@@ -597,16 +587,16 @@ def _index_of_all(
 register(
     Operator(
         "quantize(Tensor weight, Tensor? global_scale, int bits, int group_size, str mode) -> (Tensor, Tensor, Tensor)",
-        cpu=arguments.checked(arguments.quantize, _quantize_kernel),
-        cuda=_on_cuda(arguments.quantize, _quantize_kernel, on_cuda.quantize),
+        cpu=_quantize_kernel,
+        cuda=_on_cuda(_quantize_kernel, on_cuda.quantize),
         fake=_fake_quantize,
         vmap=_vmap_quantize,
     ),
     Operator(
         "dequantize(Tensor packed, Tensor scales, Tensor? biases, Tensor? global_scale, Tensor? indices, int bits, "
         "int group_size, str mode, ScalarType dtype) -> Tensor",
-        cpu=arguments.checked(arguments.dequantize, _dequantize_kernel),
-        cuda=_on_cuda(arguments.dequantize, _dequantize_kernel, on_cuda.dequantize),
+        cpu=_dequantize_kernel,
+        cuda=_on_cuda(_dequantize_kernel, on_cuda.dequantize),
         fake=_fake_dequantize,
         gradients=_differentiate_dequantize,
         vmap=_vmap_dequantize,
@@ -614,8 +604,8 @@ register(
     Operator(
         "quantized_scales_gradient(Tensor grad, Tensor packed, Tensor scales, int bits, int group_size, str mode) "
         "-> (Tensor, Tensor)",
-        cpu=arguments.checked(arguments.scales_gradient, _scales_gradient_kernel),
-        cuda=arguments.checked(arguments.scales_gradient, _scales_gradient_kernel),
+        cpu=_scales_gradient_kernel,
+        cuda=_scales_gradient_kernel,
         fake=_fake_scales_gradient,
         gradients=_differentiate_scales_gradient,
         vmap=_vmap_scales_gradient,
@@ -623,8 +613,8 @@ register(
     Operator(
         "quantized_matmul(Tensor x, Tensor packed, Tensor scales, Tensor? biases, Tensor? bias, Tensor? global_scale, "
         "Tensor? left_index, Tensor? right_index, bool transpose, int bits, int group_size, str mode) -> Tensor",
-        cpu=arguments.checked(arguments.matmul, _matmul_kernel),
-        cuda=_on_cuda(arguments.matmul, _matmul_kernel, on_cuda.matmul),
+        cpu=_matmul_kernel,
+        cuda=_on_cuda(_matmul_kernel, on_cuda.matmul),
         fake=_fake_matmul,
         gradients=_differentiate_matmul,
         vmap=_vmap_matmul,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 # A softcap this small already makes all scores negligible, and kernels might flush a smaller one to zero, which means
@@ -33,15 +32,3 @@ class Call(NamedTuple):
     bottom_right: bool
     softcap: float
     dropout_p: float
-
-
-def check_numbers(name: str, scale: float, softcap: float) -> None:
-    """Raises ValueError for numbers beyond float32, and for a softcap below zero."""
-    most = torch.finfo(torch.float32).max
-    # Symbolic numbers are checked when the compiled program runs.
-    if not isinstance(scale, torch.SymFloat) and not -most <= scale <= most:
-        raise ValueError(f"{name}: scale must be a finite number of float32, but is {scale}")
-    if not isinstance(softcap, torch.SymFloat) and not 0 <= softcap <= most:
-        raise ValueError(
-            f"{name}: softcap must be a finite number of float32 that is not negative, but is {softcap}"
-        )

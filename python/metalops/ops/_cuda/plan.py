@@ -1,11 +1,13 @@
-"""Launch plans on CUDA tensors: asks the plan functions of csrc/plans what an operator launches, and runs it.
+"""Launch plans on CUDA tensors: asks the plan functions of csrc/plans what an operator launches, and runs it. Also calls
+the checks of arguments there, on which no device depends.
 
 A plan function is called by name with tensors (None for an absent one) and numbers:
 
     run("attention_decode", query, out=out, lse=lse, query=query, ...)
 
-The functions are in a library without torch, which the package brings; in a source tree that is not built, it is
-compiled at its first use and kept in the cache of compiled kernels.
+The functions are in the compiled parts of the package; where these cannot be used, in a library without torch, which the
+package brings. In a source tree that is not built, this library is compiled at its first use and kept in the cache of
+compiled kernels.
 """
 
 from __future__ import annotations
@@ -36,23 +38,18 @@ _VIEW = struct.Struct(f"<4i?7xq{2 * _MOST_DIMS}q")
 _DEVICE = struct.Struct("<q??6x")
 
 # By the numbers of c10::ScalarType.
-_DTYPES = {
-    0: torch.uint8,
-    1: torch.int8,
-    2: torch.int16,
-    3: torch.int32,
-    4: torch.int64,
-    5: torch.float16,
-    6: torch.float32,
-    8: torch.complex32,
-    9: torch.complex64,
-    11: torch.bool,
-    15: torch.bfloat16,
-    23: torch.float8_e5m2,
-    24: torch.float8_e4m3fn,
-    44: torch.float8_e8m0fnu,
-}
-_NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
+_DTYPES = [
+    getattr(torch, name)
+    for name in (
+        *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
+        *("complex32", "complex64", "complex128", "bool", "qint8", "quint8", "qint32", "bfloat16"),
+        *("quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8", "bits16"),
+        *("float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz"),
+        *("uint16", "uint32", "uint64", *(f"uint{n}" for n in range(1, 8))),
+        *(*(f"int{n}" for n in range(1, 8)), "float8_e8m0fnu", "float4_e2m1fn_x2"),
+    )
+]
+_NUMBERS = {dtype: number for number, dtype in enumerate(_DTYPES)}
 
 
 class _Field(ctypes.Structure):
@@ -123,8 +120,10 @@ class _Buffer(ctypes.Structure):
 
 _LAUNCH, _COPY, _FILL, _PRODUCT = range(4)
 _NOTHING, _IN_VIEW, _BYTES, _ERRORS = range(4)
-_FIELD_VIEW, _FIELD_FLOAT, _FIELD_INTEGER, _FIELD_BOOL = range(4)
+_FIELD_VIEW, _FIELD_FLOAT, _FIELD_INTEGER, _FIELD_BOOL, _FIELD_OPERAND, _FIELD_TEXT, _FIELD_DTYPE, _FIELD_BOOLS = range(8)  # fmt: skip
 _FORMATS = {_FIELD_FLOAT: "<d", _FIELD_INTEGER: "<q", _FIELD_BOOL: "<?"}
+# plans::ErrorKind; -1 is TooLarge.
+_ERRORS_BY_KIND = (RuntimeError, ValueError, NotImplementedError)
 
 # ---- plans -----------------------------------------------------------------------------------------
 
@@ -185,6 +184,13 @@ class Plan(NamedTuple):
     results: tuple[Place, ...] = ()
 
 
+class Operand(NamedTuple):
+    """A tensor as checks of arguments see it."""
+
+    dtype: torch.dtype
+    sizes: tuple[int, ...]
+
+
 class TooLarge(RuntimeError):
     """The sizes of a call are beyond what its kernels, or the launches of a GPU, can take."""
 
@@ -240,9 +246,14 @@ def _step(step: _Step, kernel: str) -> Launch | Copy | Fill | Product:
 
 
 def _library_path() -> str:
+    from ... import _problem
     from ...build import plans
     from ...msl import cache
 
+    if _problem is None:
+        from ... import _C
+
+        return _C.__file__
     built = os.path.join(_PACKAGE, plans.NAME)
     if os.path.exists(built):
         return built
@@ -265,7 +276,7 @@ class _Functions:
             "metalops_plan_sizes": ctypes.POINTER(ctypes.c_int64),
             "metalops_plan_make": ctypes.c_void_p,
             "metalops_plan_error": ctypes.c_char_p,
-            "metalops_plan_is_too_large": ctypes.c_bool,
+            "metalops_plan_error_kind": ctypes.c_int32,
             "metalops_plan_free": None,
             "metalops_plan_steps_count": ctypes.c_int64,
             "metalops_plan_step": ctypes.POINTER(_Step),
@@ -342,6 +353,17 @@ class _Functions:
                 self._plans.move_to_end(key)
         return found, tensors
 
+    def check(self, name: str, arguments: dict[str, object]) -> None:
+        """Calls a check of arguments; raises what it finds. An argument that is None has the call's default: a tensor is
+        absent."""
+        call = bytearray(self._defaults[name])
+        kept = []  # memory to which the call points
+        for field, kind, offset in self._fields[name]:
+            value = arguments[field]
+            if value is not None:
+                kept.append(_pack_argument(call, kind, offset, value))
+        self._make(name, Limits(), call, 0)
+
     def _make(self, name: str, limits: Limits, call: bytearray, given: int) -> Plan:
         library = self._library
         result = library.metalops_plan_make(
@@ -351,8 +373,9 @@ class _Functions:
             _DEVICE.pack(*limits),
         )
         if result is None:
-            kind = TooLarge if library.metalops_plan_is_too_large() else RuntimeError
-            raise kind(library.metalops_plan_error().decode())
+            kind = library.metalops_plan_error_kind()
+            error = TooLarge if kind < 0 else _ERRORS_BY_KIND[kind]
+            raise error(library.metalops_plan_error().decode())
         result = ctypes.c_void_p(result)
         try:
             buffers = library.metalops_plan_buffers(result)
@@ -375,6 +398,26 @@ class _Functions:
         finally:
             library.metalops_plan_free(result)
         return plan
+
+
+def _pack_argument(call: bytearray, kind: int, offset: int, value: object) -> object:
+    """Packs a field of a check's call, and returns the memory to which it points, if any."""
+    if kind == _FIELD_OPERAND:
+        sizes = (ctypes.c_int64 * len(value.sizes))(*value.sizes)
+        about = ctypes.addressof(sizes), len(sizes), _NUMBERS[value.dtype]
+        struct.pack_into("<q2i", call, offset, *about)
+        return sizes
+    if kind == _FIELD_TEXT:
+        text = ctypes.create_string_buffer(value.encode())
+        struct.pack_into("<2q", call, offset, ctypes.addressof(text), len(text) - 1)
+        return text
+    if kind == _FIELD_DTYPE:
+        struct.pack_into("<i", call, offset, _NUMBERS[value])
+    elif kind == _FIELD_BOOLS:
+        struct.pack_into(f"<{len(value)}?", call, offset, *value)
+    else:
+        struct.pack_into(_FORMATS[kind], call, offset, value)
+    return None
 
 
 def _pack_view(call: bytearray, offset: int, buffer: int, x: Tensor) -> None:

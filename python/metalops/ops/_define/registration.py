@@ -21,11 +21,13 @@ from ..._torch.internals import (
     keys_after_autograd,
 )
 from . import fake
+from .arguments import checked
 
 
 @dataclass(frozen=True)
 class Operator:
-    """schema: as in the compiled parts, which define the operator if they are there. cpu, cuda, fake: kernels.
+    """schema: as in the compiled parts, which define the operator if they are there. cpu, cuda, fake: kernels, whose
+    arguments have been checked (see arguments.py).
 
     gradients(args, results, grads, wanted): returns the gradients of the first arguments; grads of unused results are
     None. needs_results: true if it needs the results, which are saved then; else results is None. formula: the operator
@@ -53,9 +55,13 @@ def register(*operators: Operator) -> None:
         if _problem is not None:
             library.define(operator.schema, tags=[torch.Tag.pt2_compliant_tag])
         overload = getattr(torch.ops.metalops, base).default
-        library.impl(base, operator.cpu, "CPU")
-        library.impl(base, operator.cuda, "CUDA")
-        torch.library.register_fake(name, operator.fake, lib=library)
+        names = [argument.name for argument in overload._schema.arguments]
+        cpu, cuda, fake_kernel = (
+            checked(base, names, x) for x in (operator.cpu, operator.cuda, operator.fake)
+        )
+        library.impl(base, cpu, "CPU")
+        library.impl(base, cuda, "CUDA")
+        torch.library.register_fake(name, fake_kernel, lib=library)
         if not operator.schema.endswith("-> ()"):
             library.impl(
                 base, partial(_differentiable, overload, operator), "Autograd", with_keyset=True
