@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from ..source.tree import without_parentheses
 from ..source.vocabulary import SYNCHRONISING
 from . import names
+from .conversions import Conversions
 
 _SWIZZLE = re.compile(r"(?:\.|->)\s*([xyzw]{2,4}|[rgba]{1,4})\b(?!\s*\()")
 _ARITHMETIC = re.compile(r"<<=?|>>=?|/=?|%=?")
@@ -56,6 +57,7 @@ class Expressions:
         self._swizzles()
         self._arithmetic()
         self._types_of_variables()
+        Conversions(self.rewritten, self._is_bit_field).run()
         self._conditional_arms()
 
     def _literals(self) -> None:

@@ -49,7 +49,13 @@ _GNU = [
 # These flags give kernels the gains of -O3 in two thirds of its time: loops are vectorised whatever the trip count, and
 # short ones are unrolled first.
 _GNU_OPTIMIZE = ["-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-fpeel-loops"]
-_CLANG = ["-Wno-c++11-narrowing", "-Xclang", "-ffloat16-excess-precision=none"]
+# Conversions to integers saturate, as on GPUs, wherever the front end does not replace them (dialect/conversions.py).
+_CLANG = [
+    "-Wno-c++11-narrowing",
+    "-Xclang",
+    "-ffloat16-excess-precision=none",
+    "-fno-strict-float-cast-overflow",
+]
 # GPUs load vectors at the alignment of an element, where x86-64 has instructions that require the vector's alignment.
 # clang has a flag for that; g++ has none, but GNU's assembler has one, which clang needs, too, where its sanitizer has
 # to know the alignment of types.

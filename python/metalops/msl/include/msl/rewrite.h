@@ -151,6 +151,36 @@ MSL_ASSIGNMENT(divide, /=)
 MSL_ASSIGNMENT(remainder, %=)
 #undef MSL_ASSIGNMENT
 
+// cast<T>(x) is static_cast<T>(x), and c_cast<T>(x) is T(x), except that floating-point numbers
+// convert to integers as on GPUs. implicitly<T>(x) is such an integer, or x.
+template <class To, class From>
+inline constexpr bool is_float_to_int =
+    msl_impl::is_float_to_int<typename plain<To>::type, typename plain<From>::type>;
+template <class To, class From>
+inline __attribute__((always_inline)) constexpr To cast(From&& x) {
+  if constexpr (is_float_to_int<To, From>) {
+    return msl_impl::saturated<typename plain<To>::type>(float(x));
+  } else {
+    return static_cast<To>(static_cast<From&&>(x));
+  }
+}
+template <class To, class From>
+inline __attribute__((always_inline)) constexpr To c_cast(From&& x) {
+  if constexpr (is_float_to_int<To, From>) {
+    return msl_impl::saturated<typename plain<To>::type>(float(x));
+  } else {
+    return (To) static_cast<From&&>(x);
+  }
+}
+template <class To, class From>
+inline __attribute__((always_inline)) constexpr decltype(auto) implicitly(From&& x) {
+  if constexpr (is_float_to_int<To, From>) {
+    return msl_impl::saturated<typename plain<To>::type>(float(x));
+  } else {
+    return static_cast<From&&>(x);
+  }
+}
+
 // The type to which an operand of type A of a conditional expression is cast, where the others have
 // types B. If some are half or bfloat and the rest other numbers, it is the result of Metal's
 // arithmetic conversions; otherwise A, which changes nothing. A literal 0 stays a null pointer.

@@ -1,0 +1,152 @@
+"""Floating-point numbers become integers as on GPUs, whatever form the conversion has: numbers outside of the range become
+the nearest limit, NaN becomes 0."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from .conftest import MEETING, build
+
+FLOATS = {"float": torch.float32, "half": torch.float16, "bfloat": torch.bfloat16}
+INTEGERS = {
+    f"{sign}{name}": getattr(np, f"{sign}int{bits}")
+    for sign in ("", "u")
+    for name, bits in (("char", 8), ("short", 16), ("int", 32), ("long", 64))
+}
+_ONES = [
+    0.0,
+    0.4,
+    0.5,
+    0.99,
+    1.5,
+    2.0,
+    100.7,
+    126.9,
+    127.0,
+    127.5,
+    128.0,
+    129.0,
+    254.0,
+    255.5,
+    256.0,
+    300.0,
+]
+_POWERS = [2.0**n + d for n in (15, 16, 31, 32, 63, 64, 100) for d in (-1, 0, 1)]
+VALUES = [s * v for v in (*_ONES, *_POWERS, 3e9, 1e19, 3e38, float("inf")) for s in (1, -1)]
+VALUES += [float("nan"), -float("nan")]
+VALUES += [
+    float(np.nextafter(np.float32(2.0**n), np.float32(0))) for n in (7, 8, 15, 16, 31, 32, 63, 64)
+]
+
+# Each form gives out[i] from the number x = in[i]. T: the integer type, F: that of the number.
+FORMS = {
+    "functional cast": "out[i] = T(x);",
+    "C cast": "out[i] = (T)x;",
+    "static_cast": "out[i] = static_cast<T>(x);",
+    "initialiser": "T y = x; out[i] = y;",
+    "initialiser of a const": "const T y = x * F(1); out[i] = y;",
+    "assignment": "out[i] = x;",
+    "returned value": "out[i] = returned(x);",
+    "template parameter": "out[i] = cast_to<T>(x);",
+    "returned by a template": "out[i] = returned_as<T>(x);",
+    "member": "thing t; t.value = x; out[i] = t.value;",
+    "component": "vec<T, 3> v(1); v.y = x; out[i] = v.y;",
+    "alias": "out[i] = number(x);",
+    "conditional": "out[i] = T(i < 100000 ? x : F(0));",
+    "vector": "out[i] = vec<T, 4>(vec<F, 4>(F(1), x, F(2), F(3))).y;",
+    "vector of scalars": "out[i] = vec<T, 2>(F(1), x).y;",
+    "splat": "out[i] = vec<T, 3>(x).z;",
+    "packed vector": "packed_F3 p = packed_F3(x); out[i] = vec<T, 3>(vec<F, 3>(p)).z;",
+}
+FORMS_OF_CLANG = {
+    "argument": "out[i] = taken(x);",
+    "compound assignment": "T y = 0; y += x; out[i] = y;",
+    "array": "T y[2] = {T(0), x}; out[i] = y[1];",
+}
+SOURCE = """
+typedef T number;
+struct thing { T value; };
+static T returned(F x) { return x; }
+static T taken(T x) { return x; }
+template <typename A, typename B> A cast_to(B x) { return A(x); }
+template <typename A, typename B> A returned_as(B x) { return x; }
+"""
+
+
+def _replaced(text, to, of):
+    # `F` and `T` are words, or the first letter after `packed_`.
+    words = {"T": to, "F": of, "packed_F3": f"packed_{of}3"}
+    pieces = []
+    word = ""
+    for c in text + "\0":
+        if c.isalnum() or c == "_":
+            word += c
+        else:
+            pieces += [words.get(word, word), c]
+            word = ""
+    return "".join(pieces)[:-1]
+
+
+def _source(to, of, forms, meeting=""):
+    kernels = [
+        f"kernel void {to}_{n}(device T* out, device const F* in, uint i [[thread_position_in_grid]])"
+        f" {{ {meeting} F x = in[i]; {form} }}"
+        for n, form in enumerate(forms)
+        if not ("packed_F" in form and of == "bfloat")
+    ]
+    return f"namespace in_{to} {{ {_replaced(SOURCE + ''.join(kernels), to, of)} }}\n"
+
+
+def _expected(x, to):
+    """x as an integer, by numbers of Python."""
+    limits = np.iinfo(to)
+
+    def one(v):
+        if v != v:
+            return 0
+        return limits.max if v >= limits.max else limits.min if v <= limits.min else int(v)
+
+    return np.array([one(v) for v in x.double().tolist()], dtype=to)
+
+
+def check(integers, of, forms, build=build, meeting="", engine="auto"):
+    """Asserts what kernels of each form write. build: gives the library of a source."""
+    x = torch.tensor(VALUES).to(FLOATS[of])
+    x = torch.cat([x] * 3)  # more than a vector of each
+    library = build("".join(_source(to, of, forms.values(), meeting) for to in integers))
+    for to in integers:
+        expected = _expected(x, INTEGERS[to])
+        for n, form in enumerate(forms.values()):
+            if "packed_F" in form and of == "bfloat":
+                continue
+            out = torch.from_numpy(np.full(len(x), 77, dtype=INTEGERS[to]))
+            library.launch(f"{to}_{n}", [out, x], len(x), 32, engine=engine)
+            wrong = np.flatnonzero(out.numpy() != expected)
+            assert not len(wrong), (to, form, x[wrong[0]].item(), out[wrong[0]].item())
+
+
+@pytest.mark.parametrize("of", FLOATS)
+def test_conversions_saturate(of, each_compiler):
+    forms = FORMS if os.environ["CXX"] == "g++" else {**FORMS, **FORMS_OF_CLANG}
+    check(INTEGERS, of, forms)
+
+
+def test_conversions_saturate_in_group_loops(each_compiler):
+    check(["uchar", "int"], "float", FORMS, meeting=MEETING["group"], engine="group")
+
+
+def test_bool_and_bits_are_no_conversions(each_compiler):
+    source = """
+    struct bits { uint low : 4; uint high : 4; };
+    kernel void k(device int* out, device const float* in, device bool* flags) {
+      flags[0] = in[0]; flags[1] = bool(in[1]); flags[2] = static_cast<bool>(in[2]);
+      bits b; b.low = 7; b.high = int(b.low) + 1;
+      out[0] = int(b.high); out[1] = as_type<int>(in[0]); out[2] = int(flags[0]) + (int)(2.9f);
+    }"""
+    flags, out = torch.zeros(3, dtype=torch.bool), torch.zeros(3, dtype=torch.int32)
+    x = torch.tensor([0.25, float("nan"), 0.0])
+    build(source).launch("k", [out, x, flags], 1, 1)
+    assert flags.tolist() == [True, True, False]
+    assert out.tolist() == [8, x.view(torch.int32)[0].item(), 3]
