@@ -76,6 +76,11 @@ VARIABLES: dict[str, tuple[str, str]] = {
         "random",
         "the order in which sanitized launches run threadgroups and threads; 0: that of their positions",
     ),
+    "METALOPS_TIME_LIMIT": (
+        "60",
+        "software device: a launch raises RuntimeError when a CPU thread has computed for so many seconds without the launch making "
+        "progress, as when a kernel waits for ever (ten times as many under sanitizers); 0: no limit; there is none under a debugger",
+    ),
     "METALOPS_TORCH": (
         "chosen",
         "the version of torch, such as `2.14` or `2.14.1`, that an installation is built with; otherwise it is the one that the "
@@ -177,6 +182,7 @@ _VALUES: dict[str, tuple[Callable[[str], object], str]] = {
     ),
     "METALOPS_SANITIZE_HALT": _one_of("0", "1"),
     "METALOPS_SANITIZE_SEED": (_is_seed, "an integer of 64 bits, not negative"),
+    "METALOPS_TIME_LIMIT": _matches(r"\d{1,9}(\.\d*)?|\.\d+", "a number of seconds"),
     "METALOPS_TORCH": _matches(
         r"\d+\.\d+(\.\d\w*(\.\w+)?(\+[\w.]+)?)?", "a version of torch such as 2.14 or 2.14.1"
     ),

@@ -1,6 +1,8 @@
-"""Ctrl-C ends a kernel that does not end, on every engine, within a second, and leaves the device usable."""
+"""Ctrl-C ends a kernel that does not end, on every engine, within a second, and so does the time limit; both leave the device
+usable."""
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -161,3 +163,90 @@ def test_a_handler_of_the_program_is_asked_first():
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "ended 1\n", done.stderr
+
+
+BARRIER = """
+kernel void one_comes(
+    device atomic_int* flag, uint i [[thread_position_in_grid]], uint lane [[thread_index_in_threadgroup]]) {
+  threadgroup int shared[64];
+  if (lane == 40) while (atomic_load_explicit(flag, memory_order_relaxed) == 0) {}
+  shared[lane] = i;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (shared[63 - lane] == -1) atomic_store_explicit(flag, 1, memory_order_relaxed);
+}
+"""
+AT_LIMIT = f"""
+import json, sys, threading, time
+import metalops, torch
+from metalops import _host
+
+lib = torch.mps.compile_shader({KERNELS + BARRIER!r})
+out = torch.zeros(64, dtype=torch.int32, device="mps")
+
+def launch(engine, kernel, grid, threads):
+    torch.set_num_threads(threads)
+    before = _host.prefer_engine(engine)
+    flag = torch.zeros(1, dtype=torch.int32, device="mps")
+    ended = "nothing"
+    try:
+        getattr(lib, kernel)(flag, threads=grid, group_size=64)
+    except RuntimeError as error:
+        ended = str(error)
+    finally:
+        _host.prefer_engine(before)
+    out.zero_()
+    lib.one(out)
+    return ended, bool((out == 1).all())
+
+for case in json.loads(sys.argv[1]):
+    print(json.dumps(launch(*case)), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def at_limit(once):
+    cases = [*CASES, ("fiber", "one_comes", 64, 1)]
+
+    def run():
+        command = [sys.executable, "-c", textwrap.dedent(AT_LIMIT), json.dumps(cases)]
+        environment = {**os.environ, "METALOPS_TIME_LIMIT": "0.4"}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+        return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+    return cases, *once("endless at the time limit", run)
+
+
+def test_the_time_limit_ends_what_does_not_end(at_limit):
+    cases, results, errors = at_limit
+    assert len(results) == len(cases), errors
+    for (engine, kernel, *_), (ended, is_usable) in zip(cases, results, strict=True):
+        assert f"kernel '{kernel}' was ended because it made no progress for 0.4 s" in ended, engine
+        assert is_usable
+
+
+def test_the_time_limit_names_the_barrier_at_which_others_wait(at_limit):
+    _, results, _ = at_limit
+    ended, _ = results[-1]
+    assert "(threads of simdgroup 0 wait at the barrier at program_source:" in ended
+
+
+def test_what_makes_progress_has_no_limit():
+    """A launch whose pieces of work end may take any time, and so may a single one without a limit."""
+    program = f"""
+    import ctypes, threading
+    import metalops, torch
+    lib = torch.mps.compile_shader({KERNELS!r})
+    flag = torch.zeros(1, dtype=torch.int32, device="mps")
+    cell = ctypes.c_int.from_address(flag.data_ptr())
+    threading.Timer(1.0, lambda: setattr(cell, "value", 1)).start()
+    lib.every(flag, threads=64, group_size=64)
+    print("ended")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "METALOPS_TIME_LIMIT": "0"},
+    )
+    assert done.stdout == "ended\n", done.stderr

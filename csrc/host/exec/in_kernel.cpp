@@ -1,5 +1,5 @@
-// Ends kernels that do not end after Ctrl-C, and reports faults in kernels. A watching thread and
-// signal handlers.
+// Ends kernels that do not end after Ctrl-C or within the time limit, and reports faults in
+// kernels. A watching thread and signal handlers.
 #include <exec/in_kernel.h>
 
 #include <link.h>
@@ -10,8 +10,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <map>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -69,8 +73,9 @@ void leave_kernel(int, siginfo_t*, void* signal_context) {
     return;
   }
   thread->to_end.store(0, std::memory_order_relaxed);
+  thread->left_at.store(at, std::memory_order_relaxed);
   if (thread->fibers != nullptr) {
-    thread->fibers->leave_by_interrupt(signal_context);
+    thread->fibers->leave_from_outside(signal_context);
   } else if (thread->way_out != nullptr) {
     siglongjmp(*thread->way_out, 1);
   }
@@ -104,21 +109,36 @@ void note_interrupts() {
 struct Piece {
   CpuThread* thread;
   uint64_t number;
+  const Kernel* kernel;
+  int64_t cpu_time;  // of the thread, in nanoseconds
+
+  bool is_same(const Piece& other) const {
+    return thread == other.thread && number == other.number;
+  }
 };
+
+int64_t cpu_time_of(const CpuThread& thread) {
+  clockid_t clock;
+  timespec time;
+  if (pthread_getcpuclockid(thread.id, &clock) != 0 || clock_gettime(clock, &time) != 0) return 0;
+  return int64_t(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
+}
 
 std::vector<Piece> running_pieces() {
   std::lock_guard<ForkSafeMutex> lock(mutex);
   std::vector<Piece> result;
   for (CpuThread* thread : cpu_threads) {
     const uint64_t number = thread->piece.load(std::memory_order_relaxed);
-    if (number & 1) result.push_back({thread, number});
+    if ((number & 1) == 0) continue;
+    const Kernel* const kernel = thread->kernel.load(std::memory_order_relaxed);
+    result.push_back({thread, number, kernel, cpu_time_of(*thread)});
   }
   return result;
 }
 
 // Tries to end these pieces of work; returns true if any is still running. An endless kernel is in
 // its own code most of the time; if not, the caller tries again.
-bool leave_pieces(const std::vector<Piece>& pieces) {
+bool leave_pieces(const std::vector<Piece>& pieces, bool at_time_limit) {
   std::lock_guard<ForkSafeMutex> lock(mutex);
   bool are_running = false;
   for (const Piece& piece : pieces) {
@@ -132,6 +152,7 @@ bool leave_pieces(const std::vector<Piece>& pieces) {
       if (kernel < first || kernel >= first + code.library->kernel_count) continue;
       thread.code[0].store(code.begin, std::memory_order_relaxed);
       thread.code[1].store(code.end, std::memory_order_relaxed);
+      thread.at_time_limit.store(at_time_limit, std::memory_order_relaxed);
       thread.to_end.store(piece.number, std::memory_order_relaxed);
       pthread_kill(thread.id, kLeave);
     }
@@ -158,12 +179,66 @@ void end_what_does_not_end() {
   sleep_for(kForTheMainThread);
   if (was_handled || !ask->is_fatal()) return;
   for (long tried = 0; tried < kForLeaving && !was_handled; tried += 2) {
-    if (!leave_pieces(pieces)) return;
+    if (!leave_pieces(pieces, false)) return;
     sleep_for(2);
   }
 }
 
+// ---- the time limit -----------------------------------------------------------------------------
+
+double limit_of_environment() {
+  const char* const text = std::getenv("METALOPS_TIME_LIMIT");
+  return text != nullptr && *text != 0 ? std::strtod(text, nullptr) : 60;
+}
+
+// Returns true if a debugger is attached: the program is looked at, and takes its time.
+bool is_debugged() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.compare(0, 10, "TracerPid:") == 0) return std::strtol(&line[10], nullptr, 10) != 0;
+  }
+  return false;
+}
+
+// Ends launches that make no progress: whose pieces of work stay the same while a CPU thread
+// computes for as long as the limit. Time of the CPU is counted, so that a process that is stopped
+// or that gets little of the machine is given the time it needs.
+class TimeLimit {
+ public:
+  void look() {
+    if (limit_ <= 0) return;
+    std::map<const Kernel*, std::vector<Piece>> now;
+    for (const Piece& piece : running_pieces()) now[piece.kernel].push_back(piece);
+    for (auto& [kernel, pieces] : now) {
+      const auto before = seen_.find(kernel);
+      if (before == seen_.end() ||
+          !std::equal(pieces.begin(), pieces.end(), before->second.begin(), before->second.end(),
+                      [](const Piece& a, const Piece& b) { return a.is_same(b); })) {
+        continue;
+      }
+      bool is_over = false;
+      for (size_t i = 0; i < pieces.size(); ++i) {
+        is_over |= pieces[i].cpu_time - before->second[i].cpu_time > limit_;
+      }
+      if (is_over && !is_debugged()) {
+        for (long tried = 0; tried < kForLeaving && leave_pieces(pieces, true); tried += 2) {
+          sleep_for(2);
+        }
+      }
+      pieces = before->second;
+    }
+    seen_ = std::move(now);
+  }
+
+ private:
+  // Sanitizers make kernels slow.
+  const int64_t limit_ =
+      int64_t(time_limit() * 1e9) * (sanitize_mode() == SanitizeMode::kOff ? 1 : 10);
+  std::map<const Kernel*, std::vector<Piece>> seen_;
+};
+
 void watch() {
+  TimeLimit time_limit;
   for (;;) {
     timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
@@ -175,6 +250,7 @@ void watch() {
       }
       end_what_does_not_end();
     }
+    time_limit.look();
     note_interrupts();
   }
 }
@@ -238,6 +314,11 @@ bool report_fault(const siginfo_t* info, void*) {
 });
 
 }  // namespace
+
+double time_limit() {
+  static const double limit = limit_of_environment();
+  return limit;
+}
 
 CpuThread::CpuThread() {
   std::lock_guard<ForkSafeMutex> lock(mutex);

@@ -1,5 +1,5 @@
-// Records which kernel each CPU thread runs, for ending it from outside (Ctrl-C while no piece of
-// work comes to its end) and for reports of faults.
+// Records which kernel each CPU thread runs, for ending it from outside (Ctrl-C or the time limit
+// while no piece of work comes to its end) and for reports of faults.
 #pragma once
 
 #include <c10/macros/Macros.h>
@@ -8,20 +8,25 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
 
 #include <exec/exec.h>
 
 namespace metalops::exec {
 
-// Thrown out of a kernel that does not end, after Ctrl-C.
-struct EndedByInterrupt {};
+// Thrown out of a kernel that does not end.
+struct EndedFromOutside {
+  bool at_time_limit = false;  // otherwise by Ctrl-C
+  const void* at = nullptr;    // the instruction that it had come to
+  std::string waiting;         // what other threads of the threadgroup wait for; may be empty
+};
 
 // Interface of the worker that runs fibers on this CPU thread.
 class FibersToLeave {
  public:
   // Redirects the machine state of a signal handler out of the running fiber, and makes the group
-  // throw EndedByInterrupt. Returns false if no fiber runs.
-  virtual bool leave_by_interrupt(void* signal_context) = 0;
+  // throw EndedFromOutside. Returns false if no fiber runs.
+  virtual bool leave_from_outside(void* signal_context) = 0;
 
  protected:
   ~FibersToLeave() = default;
@@ -37,10 +42,18 @@ struct CpuThread {
   std::atomic<uint64_t> piece{0};  // odd while in a kernel; a different number each time
   std::atomic<const Kernel*> kernel{nullptr};
   const char* engine = nullptr;
-  sigjmp_buf* way_out = nullptr;     // of a kernel on this thread's own stack
-  FibersToLeave* fibers = nullptr;   // of a kernel on fibers
-  std::atomic<uint64_t> to_end{0};   // the piece that has to end
-  std::atomic<uintptr_t> code[2]{};  // address range of its kernel library, where it may be left
+  sigjmp_buf* way_out = nullptr;           // of a kernel on this thread's own stack
+  FibersToLeave* fibers = nullptr;         // of a kernel on fibers
+  std::atomic<uint64_t> to_end{0};         // the piece that has to end
+  std::atomic<bool> at_time_limit{false};  // why it has to end
+  std::atomic<uintptr_t> code[2]{};   // address range of its kernel library, where it may be left
+  std::atomic<uintptr_t> left_at{0};  // the instruction after which it was left
+
+  EndedFromOutside ended() const {
+    return {at_time_limit.load(std::memory_order_relaxed),
+            reinterpret_cast<const void*>(left_at.load(std::memory_order_relaxed)),
+            {}};
+  }
 };
 
 extern constinit thread_local CpuThread* this_cpu_thread;
@@ -72,11 +85,11 @@ class InKernel {
   InKernel(const InKernel&) = delete;
 
   // Calls function(), which runs the kernel on this thread's own stack and whose frames hold only
-  // plain data. Throws EndedByInterrupt.
+  // plain data. Throws EndedFromOutside.
   template <class F>
   void run(const F& function) {
     sigjmp_buf way_out;
-    if (sigsetjmp(way_out, /*savemask=*/0) != 0) throw EndedByInterrupt();
+    if (sigsetjmp(way_out, /*savemask=*/0) != 0) throw thread_.ended();
     thread_.way_out = &way_out;
     std::atomic_signal_fence(std::memory_order_seq_cst);
     function();
@@ -107,8 +120,11 @@ class InKernel {
 void note_code(const msl::abi::Library& library);
 void forget_code(const msl::abi::Library& library);
 
-// Starts handling Ctrl-C and reporting faults in kernels. Cheap when called again.
+// Starts handling Ctrl-C, the time limit and faults in kernels. Cheap when called again.
 void watch_kernels();
+// Returns the time limit (METALOPS_TIME_LIMIT) in seconds: a launch ends when a CPU thread has
+// computed for so long and no CPU thread has finished a piece of the launch. 0: there is none.
+double time_limit();
 
 // Queries about Ctrl-C to the host's language; set by the Python bindings.
 struct InterruptQuestions {

@@ -14,6 +14,7 @@
 #include <exec/runtime.h>
 #include <exec/sanitize/address_reports.h>
 #include <exec/sanitize/findings.h>
+#include <exec/sanitize/source_positions.h>
 #include <exec/sanitize/stream_order.h>
 #include <exec/sanitize/wild_access.h>
 #include <exec/share_out.h>
@@ -174,10 +175,21 @@ uint64_t threads_in_grid(const Launch& launch) {
 
 namespace {
 
-// Raises what the handler of Ctrl-C raises, if this is the thread that runs it.
-[[noreturn]] void report_interrupt(const Kernel& kernel) {
-  if (check_interrupt != nullptr) check_interrupt();
-  TORCH_CHECK(false, "kernel '", kernel.name, "' was ended by Ctrl-C");
+// Raises what the handler of Ctrl-C raises, if this is the thread that runs it, or an error that
+// tells what did not end.
+[[noreturn]] void report_end(const Kernel& kernel, const EndedFromOutside& ended) {
+  if (!ended.at_time_limit) {
+    if (check_interrupt != nullptr) check_interrupt();
+    TORCH_CHECK(false, "kernel '", kernel.name, "' was ended by Ctrl-C");
+  }
+  const bool has_line = sanitize_mode() != SanitizeMode::kOff;
+  const std::string line = describe(Stack{static_cast<const char*>(ended.at) + 1});
+  TORCH_CHECK(false, "kernel '", kernel.name, "' was ended", has_line ? " at " + line : "",
+              " because it made no progress for ", time_limit(),
+              " s: it waits for what never comes, or one of its threads takes too long",
+              ended.waiting.empty() ? "" : " (" + ended.waiting + ")",
+              ". METALOPS_TIME_LIMIT sets the limit",
+              has_line ? "" : ", and `python -m metalops sanitize PROGRAM` tells the line");
 }
 
 }  // namespace
@@ -224,8 +236,8 @@ void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
     default:
       return run_fibers(kernel, launch, threads);
   }
-} catch (const EndedByInterrupt&) {
-  report_interrupt(kernel);
+} catch (const EndedFromOutside& ended) {
+  report_end(kernel, ended);
 }
 
 }  // namespace metalops::exec

@@ -77,7 +77,7 @@ class FiberWorker : public OverflowHandler, public FibersToLeave {
 
   const Kernel& kernel() const { return *kernel_; }
   bool handle_overflow(const void* address, void* signal_context) override;
-  bool leave_by_interrupt(void* signal_context) override;
+  bool leave_from_outside(void* signal_context) override;
 
  protected:
   static constexpr uint32_t kMaxThreads = FiberStacks::kMaxStacks;
@@ -160,6 +160,7 @@ class FiberWorker : public OverflowHandler, public FibersToLeave {
   }
   uint32_t index_of(const Simdgroup* simdgroup) const { return uint32_t(simdgroup - simdgroups_); }
   [[noreturn]] void report_overflow() const;
+  EndedFromOutside ended_from_outside() const;
   // Throws if the current thread has overflowed its stack: it must not let others run while its
   // frames lie on their stacks.
   void check_stack() const {
@@ -267,7 +268,7 @@ void FiberWorker<Engine>::run_group(uint64_t index) {
   }
   if (interrupted_) {
     error_ = nullptr;
-    throw EndedByInterrupt();
+    throw ended_from_outside();
   }
   if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
 }
@@ -395,6 +396,17 @@ void FiberWorker<Engine>::report_overflow() const {
               " KiB of stack (endless recursion, or large local arrays)");
 }
 
+template <class Engine>
+EndedFromOutside FiberWorker<Engine>::ended_from_outside() const {
+  EndedFromOutside ended = this_cpu_thread->ended();
+  for (uint32_t s = 0; s < simdgroup_count_ && ended.waiting.empty(); ++s) {
+    if (simdgroups_[s].at_barrier == 0) continue;
+    ended.waiting = "threads of simdgroup " + std::to_string(s) + " wait at the barrier at " +
+                    describe(*kernel_, {simdgroups_[s].barrier_site, 0});
+  }
+  return ended;
+}
+
 // Reports a deadlock: a GPU would count such a simdgroup twice and hang.
 template <class Engine>
 void FiberWorker<Engine>::finds_different_barriers(uint32_t s) {
@@ -477,7 +489,7 @@ bool FiberWorker<Engine>::handle_overflow(const void* address, void* signal_cont
 }
 
 template <class Engine>
-bool FiberWorker<Engine>::leave_by_interrupt(void* signal_context) {
+bool FiberWorker<Engine>::leave_from_outside(void* signal_context) {
   if (!running_) return false;
   interrupted_ = true;
   self().leaves(nullptr, true);
