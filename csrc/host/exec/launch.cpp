@@ -7,6 +7,7 @@
 #include <cstring>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -69,9 +70,31 @@ std::atomic<Engine>& preferred_engine() {
   return engine;
 }
 
+// Reports references that are bound to less memory than what they refer to takes: a uint3, for
+// example, takes 16 bytes, and three numbers have 12.
+void find_short_arguments(const Kernel& kernel, const Launch& launch,
+                          const SanitizedLaunch& sanitized) {
+  for (uint32_t i = 0; i < kernel.argument_count; ++i) {
+    const msl::abi::Argument& argument = kernel.arguments[i];
+    const std::string_view type = argument.type;
+    if (argument.kind != msl::abi::ArgumentKind::kBuffer || type.empty() || type.back() != '&') {
+      continue;
+    }
+    const uint64_t bytes = launch.buffer_bytes[argument.index];
+    if (launch.buffers[argument.index] == nullptr || bytes >= argument.element_bytes) continue;
+    add_finding({"short-argument",
+                 c10::str("short-argument in kernel '", kernel.name, "': ", type, " ",
+                          argument.name, " needs ", argument.element_bytes, " bytes, and ",
+                          sanitized.describe_buffer(unsigned(argument.index)), " has ", bytes),
+                 false,
+                 {}});
+  }
+}
+
 // Runs every thread as a fiber, whichever engine was requested: the checks are per thread.
 void run_sanitized(const Kernel& kernel, const Launch& launch, const BoundBuffers* bound) {
   SanitizedLaunch sanitized(kernel, launch, bound);
+  find_short_arguments(kernel, launch, sanitized);
   catch_wild_accesses();
   try {
     std::optional<AddressReports> reports;

@@ -1,5 +1,5 @@
 // mode: thread
-// launch: kernel(floats(32), floats(128), threads=128, group_size=32)
+// launch: kernel(floats(32), torch.arange(128.0, device="mps"), threads=128, group_size=32)
 #include <metal_stdlib>
 using namespace metal;
 

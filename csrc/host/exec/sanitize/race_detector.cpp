@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <sstream>
+#include <utility>
 
 #include <exec/runtime.h>
 #include <exec/sanitize/findings.h>
@@ -216,12 +217,14 @@ void RaceDetector::launch_begins(const Kernel& kernel, const Launch& launch, Shu
   silenced_.clear();
   threads_begun_ = 0;
   reported = false;
+  writes_.reset();
   // Ordered after all earlier launches, whichever CPU thread made them.
   runtime_->acquire(launches_);
   runtime_->release(launches_);
 }
 
 void RaceDetector::launch_ends() {
+  if (writes_.has_value()) settle();
   for (Fiber* fiber : took_part_) {
     runtime_->switch_to_fiber(fiber->handle, kWithoutOrdering);
     runtime_->leave();
@@ -257,6 +260,7 @@ uint8_t* RaceDetector::group_begins(uint64_t order, uint64_t index, bool needs_m
 }
 
 void RaceDetector::group_ends() {
+  if (writes_.has_value()) settle();
   if (memory_ == nullptr) return;
   munmap(memory_, ThreadgroupMemory::kBytes + kVariableBytes);
   memory_ = nullptr;
@@ -324,6 +328,7 @@ void* RaceDetector::variable() {
 
 void RaceDetector::access(uint32_t thread, View view, const void* address, uint64_t bytes,
                           bool write, const void* place) {
+  if (C10_UNLIKELY(writes_.has_value())) settle();
   if (C10_UNLIKELY(!silenced_.empty()) &&
       std::find(silenced_.begin(), silenced_.end(), place) != silenced_.end()) {
     return;
@@ -344,6 +349,7 @@ void RaceDetector::access(uint32_t thread, View view, const void* address, uint6
 
 void RaceDetector::atomic(uint32_t thread, View view, const void* address, uint64_t bytes,
                           bool write, int order, const void* place) {
+  if (C10_UNLIKELY(writes_.has_value())) settle();
   auto& read = atomics_read_[thread];
   if (std::find(read.begin(), read.end(), address) == read.end()) read.push_back(address);
   become(thread, view);
@@ -447,24 +453,48 @@ void RaceDetector::take_report() {
   const ReportedAccess& access = report.access[0];
   const bool in_threadgroup = memory_ != nullptr && uint64_t(static_cast<uint8_t*>(access.address) -
                                                              memory_) < ThreadgroupMemory::kBytes;
-  std::ostringstream message;
-  message << "{0}: data-race in kernel '" << sanitized->kernel().name << "' on "
-          << describe_location(*sanitized, access.address, in_threadgroup);
+  const std::string where = std::string("in kernel '") + sanitized->kernel().name + "' on " +
+                            describe_location(*sanitized, access.address, in_threadgroup);
+  std::ostringstream threads;
   Finding finding{"data-race", "", false, {}};
   for (int i = 0; i < 2; ++i) {
     const ReportedAccess& one = report.access[i];
-    message << (i == 0 ? "\n  here a " : "\n  and at {1} a ") << (one.atomic ? "atomic " : "")
+    threads << (i == 0 ? "\n  here a " : "\n  and at {1} a ") << (one.atomic ? "atomic " : "")
             << (one.write ? "write" : "read") << " of " << one.bytes << " bytes by "
             << describe_position(sanitized->launch(), accessors[i]);
-    silenced_.push_back(accessors[i].stack.front());
-    finding.stacks.push_back(std::move(accessors[i].stack));
+    finding.stacks.push_back(accessors[i].stack);
   }
-  message << "\n  Nothing orders the two: ";
-  message << (accessors[0].group != accessors[1].group
-                  ? "threads of different threadgroups meet in atomic operations only."
-              : in_threadgroup ? "there is no barrier with mem_flags::mem_threadgroup between them."
-                               : "there is no barrier with mem_flags::mem_device between them.");
-  finding.message = std::move(message).str();
+  const char* const why = accessors[0].group != accessors[1].group
+                              ? "threads of different threadgroups meet in atomic operations only."
+                          : in_threadgroup
+                              ? "there is no barrier with mem_flags::mem_threadgroup between them."
+                              : "there is no barrier with mem_flags::mem_device between them.";
+  const auto* const address = static_cast<const uint8_t*>(access.address);
+  writes_ = Writes{address, {}, std::move(finding), where, threads.str(), why};
+  const ReportedAccess& other = report.access[1];
+  if (other.write && !access.atomic && !other.atomic && access.address == other.address &&
+      access.bytes == other.bytes) {
+    // The second one is being made.
+    writes_->before.assign(address, address + access.bytes);
+  } else {
+    settle();
+  }
+}
+
+void RaceDetector::settle() {
+  Writes writes = *std::exchange(writes_, std::nullopt);
+  Finding& finding = writes.finding;
+  const std::vector<uint8_t>& before = writes.before;
+  if (!before.empty() && std::equal(before.begin(), before.end(), writes.address)) {
+    finding.kind = "equal-writes";
+    finding.warning = true;
+    finding.message = "{0}: note: equal-writes " + writes.kernel_and_place + writes.threads +
+                      "\n  Nothing orders the two, but both write the same value.";
+  } else {
+    for (const Stack& stack : finding.stacks) silenced_.push_back(stack.front());
+    finding.message = "{0}: data-race " + writes.kernel_and_place + writes.threads +
+                      "\n  Nothing orders the two: " + writes.why;
+  }
   add_finding(std::move(finding));
 }
 

@@ -11,6 +11,8 @@
 //  - Atomic operations do not race with each other. Relaxed ones order nothing; others order both
 //    views, and so do relaxed ones after and before an atomic_thread_fence, for the memory it
 //    names.
+//  - Writes of a value that the memory has already are a note, not a race: they leave one value
+//    there, in whatever order.
 //  - Simdgroup operations order nothing. Threadgroups are ordered only by atomic operations.
 //    Launches are ordered one after the other.
 //
@@ -26,9 +28,11 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <exec/exec.h>
+#include <exec/sanitize/findings.h>
 #include <exec/sanitize/sanitizer_runtime.h>
 #include <exec/sanitize/shuffled_order.h>
 #include <exec/sanitize/source_positions.h>
@@ -100,6 +104,9 @@ class RaceDetector {
   void become_host();
   void* variable();  // returns a new one, to which nothing has been released
   void take_report();
+  // Adds the finding about two writes, once the second one has been made: a note if it has changed
+  // nothing.
+  void settle();
 
   std::unique_ptr<Runtime> runtime_;
   std::optional<QuietSanitizers> quiet_;
@@ -121,6 +128,16 @@ class RaceDetector {
   State states_[kMaxThreads][kViews];
   Phases phases_[kScopes][kViews];
   std::vector<const void*> atomics_read_[kMaxThreads];
+  // A race of two writes, and the memory before the second one.
+  struct Writes {
+    const uint8_t* address;
+    std::vector<uint8_t> before;
+    Finding finding;
+    std::string kernel_and_place;
+    std::string threads;
+    std::string why;
+  };
+  std::optional<Writes> writes_;
   std::vector<const void*> silenced_;  // places whose races are already reported in this launch
   // Variables of the runtime, by their addresses. launches_ orders launches, across detectors;
   // epochs_ is never acquired.
