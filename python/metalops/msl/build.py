@@ -291,7 +291,13 @@ def readable(message: str) -> str:
 
 def _build(preprocessed: Preprocessed, output: str, options: Options) -> HostCode:
     # Sanitizers check each thread by itself.
-    emitted = emit(preprocessed, options.kernels, not options.sanitize, options.at_first_use)
+    emitted = emit(
+        preprocessed,
+        options.kernels,
+        not options.sanitize,
+        options.at_first_use,
+        options.sanitize == "address",
+    )
     try:
         compile_emitted(emitted, output, options, preprocessed.portable_text())
         return emitted

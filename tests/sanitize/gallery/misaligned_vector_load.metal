@@ -1,5 +1,4 @@
 // mode: address
-// compiler: gnu
 // launch: kernel(floats(8), floats(36), threads=8)
 #include <metal_stdlib>
 using namespace metal;

@@ -181,6 +181,12 @@ inline __attribute__((always_inline)) constexpr decltype(auto) implicitly(From&&
   }
 }
 
+// Checks the alignment of x, under a sanitizer (dialect/alignment.py).
+template <class T>
+inline __attribute__((always_inline)) constexpr T& aligned(T& x) {
+  return x;
+}
+
 // The type to which an operand of type A of a conditional expression is cast, where the others have
 // types B. If some are half or bfloat and the rest other numbers, it is the result of Metal's
 // arithmetic conversions; otherwise A, which changes nothing. A literal 0 stays a null pointer.

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from ...analysis import confinement
 from ...analysis.program import Instance, Program
 from ...dialect.accessors import accessors
+from ...dialect.alignment import check_alignment
 from ...dialect.assembly import assemble, errors_at, read_program
 from ...dialect.emitted import Emitted
 from ...dialect.rewrite import Rewritten
@@ -53,10 +54,12 @@ def emit(
     only: Collection[str] = (),
     group_loops: bool = True,
     at_first_use: Iterable[str] = (),
+    is_sanitized: bool = False,
 ) -> HostCode:
     """Emits a host program, with the kernels named in `only` (default: all). group_loops: true if kernels that
     synchronise become work-item loops (region splitting) where they can. at_first_use: patterns of the names of kernels
-    that the program only lists, to be compiled when they are used.
+    that the program only lists, to be compiled when they are used. is_sanitized: true if a sanitizer is to check the
+    alignment of vectors.
 
     Raises SyntaxError for constructs that Metal forbids and the host compiler would accept, ValueError for unknown
     kernels.
@@ -66,6 +69,8 @@ def emit(
         program = read_program(preprocessed, only, lines)
         left_out = _leave_out(program, at_first_use)
         rewritten, sites = rewrite_for_host(program)
+        if is_sanitized:
+            check_alignment(rewritten)
         groups = GroupLoops(rewritten, sites, GROUP_BUILTINS) if group_loops else None
         thunks = Thunks(rewritten, sites, lines, preprocessed.recorded, groups)
         parts = _parts(left_out, rewritten, lines)
