@@ -93,3 +93,21 @@ def test_a_barrier_behind_a_return_is_said_to_be_of_its_group():
         compiles=False,
     )
     assert "not all threads of the group reach this threadgroup_barrier" in str(found)
+
+
+def test_threadgroup_memory_of_structures_is_counted_by_the_compiler():
+    source = (
+        HEADER
+        + """
+    struct Tile { float values[9000]; };
+    template <typename T> kernel void k(device float* x, uint i [[thread_position_in_threadgroup]]) {
+      threadgroup T tile;
+      tile.values[i] = x[i];
+      x[i] = tile.values[i];
+    }
+    template [[host_name("large")]] kernel void k<Tile>(device float*, uint);
+    """
+    )
+    (found,) = check_source(source)
+    assert (found.rule, found.line) == ("threadgroup-memory", 10)
+    assert "variables of large take more than the 32768 bytes" in found.sentence

@@ -41,6 +41,36 @@ RIGHT = {
           out[1] = float4(float3(c), half(1));
           out[2] = float4(vec<float, 2>(1, 2), 3, 4);
         }""",
+    "copies of structures out of any address space": """
+        struct Pair { float a, b; static Pair zero() { return Pair{0, 0}; } };
+        template <typename T> T or_zero(device const T* x, uint i) { return i < 3 ? x[i] : T::zero(); }
+        kernel void k(device Pair* out, constant Pair& p, uint i [[thread_position_in_grid]]) {
+          Pair one = Pair(p), other = (Pair)p;
+          out[0] = i > 1 ? p : Pair::zero();
+          out[1] = i > 1 ? one : static_cast<Pair>(p);
+          out[2] = or_zero(out, i);
+        }""",
+    "static members that are defined outside of their class": """
+        struct Table { static constant const int size; static const constant float values[2]; };
+        constant const int Table::size = 2;
+        const constant float Table::values[2] = {1, 2};
+        kernel void k(device float* out) { out[0] = Table::values[Table::size - 1]; }""",
+    "functions of fragments": """
+        struct Varying { float4 position [[position]]; float a; };
+        fragment float4 f(Varying v [[stage_in]]) {
+          if (v.a < 0) discard_fragment();
+          return float4(dfdx(v.a));
+        }
+        kernel void k(device float* out) { out[0] = 1; }""",
+    "vectors and wider scalars": """
+        template <typename A, typename B> A as_functional(B b) { return A(b); }
+        template <typename A, typename B> A as_c(B b) { return (A)b; }
+        kernel void k(device half4* out, constant float& s, device short4* t, constant int& n) {
+          out[0] = out[1] * s + 1.0f;
+          out[2] *= s;
+          t[0] = t[1] * n;
+          out[3].xy = as_functional<half2>(float2(1)) + as_c<half2>(float2(2));
+        }""",
     "conversions of vectors and of half and bfloat": """
         kernel void k(device half2* out, device bfloat* b) {
           out[0] = static_cast<half2>(float2(1, 2));

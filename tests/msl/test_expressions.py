@@ -247,3 +247,16 @@ def test_vector_widths_are_deduced_as_any_integer_type(program):
     out = torch.zeros(2)
     p.launch("k", out, grid=1)
     assert out.tolist() == [6, 15]
+
+
+def test_colons_before_what_is_rewritten(program):
+    """`c ? a:b / c` must not become `c ? a:::msl...`, which begins with `::`."""
+    p = program("""
+        kernel void k(device int* out, constant int& n, uint i [[thread_position_in_grid]]) {
+          out[i] = i > 1 ? n:n / 2;
+          switch (n) { case 7:out[i] <<= n % 3; break; default:out[i] /= n; }
+        }
+    """)
+    out = torch.zeros(4, dtype=torch.int32)
+    p.launch("k", out, torch.tensor([7], dtype=torch.int32), grid=4)
+    assert out.tolist() == [6, 6, 14, 14]

@@ -129,7 +129,19 @@ def _with_opinion(findings: list[Finding], others: list[Finding]) -> list[Findin
     """Returns the findings with a compiler's findings about other lines added: about the same line it would say the
     same, in its own words."""
     said = {(f.file, f.line) for f in findings if f.is_error}
-    return findings + [f for f in others if (f.file, f.line) not in said]
+    memory = " ".join(f.sentence for f in findings if f.rule == signatures.MEMORY.name)
+    return findings + [
+        f
+        for f in others
+        if (f.file, f.line) not in said
+        and not (f.rule == signatures.MEMORY.name and _is_said(f.sentence, memory))
+    ]
+
+
+def _is_said(sentence: str, memory: str) -> bool:
+    """Returns true if findings about threadgroup memory name the kernel that a sentence of the compiler names."""
+    name = sentence.split(" of ")[1].split(" take ")[0]
+    return f" of {name} to " in memory or f" as {name} to " in memory
 
 
 def _without_consequences(findings: list[Finding]) -> list[Finding]:

@@ -11,6 +11,7 @@ import re
 
 from ..analysis.program import declared_identifier, function_declarator, last_name
 from ..analysis.scopes import Declaration
+from ..analysis.spaces import is_static, qualifier
 from ..analysis.types import Type, Types
 from .checked import Checked, ancestor
 from .rules import rule
@@ -578,6 +579,8 @@ class _Body:
         candidates = self._candidates(called)
         if not candidates:
             return
+        if called.type == "field_expression" and not self._takes_object(called, candidates):
+            return
         problems = []
         for candidate in candidates:
             problem = self._problem(candidate, arguments)
@@ -650,6 +653,27 @@ class _Body:
             for f in self.functions.get(name, [])
             if f.in_class and f.path[-1] == f"class {scopes[0].name}"
         ]
+
+    def _takes_object(self, called, candidates) -> bool:
+        """Returns true if a method may take its object; reports it otherwise."""
+        owner = self._type(called.child_by_field_name("argument"))
+        if owner.kind in ("pointer", "reference"):
+            owner = owner.target
+        spaces = {
+            "any" if is_static(self.source, f) else qualifier(self.source, f) or "thread"
+            for f in candidates
+        }
+        if owner.space is None or spaces & {"any", owner.space}:
+            return True
+        name = self.checked.text(called.child_by_field_name("field"))
+        self.checked.report(
+            CONVERSION,
+            called,
+            f"{self.checked.text(called.child_by_field_name('argument'))} is in {owner.space} memory, and {name} takes "
+            f"objects in {' or '.join(sorted(spaces))} memory; write an overload with {owner.space} after its "
+            "parameters, or copy the object",
+        )
+        return False
 
     def _problem(self, function, arguments):
         """Returns None if a call may mean this function, else why not: _ARITY or (argument, its space, parameter type,

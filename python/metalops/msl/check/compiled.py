@@ -4,6 +4,7 @@ types and narrowing in braces; address spaces are erased."""
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable
 
@@ -16,6 +17,7 @@ from ..targets.host.emit import HostCode, emit
 from .checked import Finding
 from .messages import errors, place_of
 from .rules import rule
+from .signatures import MEMORY, MEMORY_LIMIT
 
 COMPILES = rule(
     "compile",
@@ -24,6 +26,9 @@ COMPILES = rule(
 )
 
 _MAX_ERRORS = 100
+_TABLE_ENTRY = re.compile(r'^  \{"((?:[^"\\]|\\.)*)", \S*msl_arguments_\d+,', re.MULTILINE)
+_OF_A_GROUP = re.compile(r"'(\w+_in_group)'")
+_MEMORY = re.compile(r"threadgroup memory of (.*?)(?=[\"']|$)")
 # Metal compilers reject a narrowing conversion in braces; kernels are built without that check.
 _LENIENT = ("-w", "-Wno-narrowing", "-Wno-c++11-narrowing")
 
@@ -40,18 +45,49 @@ def check(preprocessed: Preprocessed, is_wanted: Callable[[str], bool]) -> list[
     found, elsewhere = [], []
     output, path = _compile(emitted, preprocessed.language)
     for message in errors(output, path):
+        if memory := _MEMORY.search(message.text):
+            found += _too_much_memory(memory[1], emitted)
+            continue
         at = place_of(message, emitted.position, is_wanted)
         if at is None and message.places:
             at = emitted.position_before(*message.places[0])
             place = elsewhere
         else:
             # Messages about generated names only follow from other errors.
-            place = elsewhere if GENERATED_NAME.search(message.text) else found
+            place = elsewhere if _is_generated(message.text, preprocessed) else found
         file, line, column = (
             (preprocessed.name, 1, 1) if at is None else (at.file, at.line, at.column)
         )
         place.append(Finding(file, line, column, COMPILES.name, readable(message.text)))
     return found or elsewhere
+
+
+def _is_generated(text: str, preprocessed: Preprocessed) -> bool:
+    """Returns true if a message is about a name that is not the user's."""
+    others = set(_OF_A_GROUP.findall(text)) - preprocessed.parsed.identifiers
+    return bool(others or GENERATED_NAME.search(text))
+
+
+def _too_much_memory(name: str, emitted: HostCode) -> list[Finding]:
+    """Returns a finding for a kernel whose threadgroup variables take more memory than there is."""
+    instance = next((i for i in emitted.program.instances if i.name == name), None)
+    if instance is None:
+        return []
+    at = emitted.lines.position(instance.offset)
+    sentence = (
+        f"the threadgroup variables of {name} take more than the {MEMORY_LIMIT} bytes there are; make them smaller, or "
+        f"reuse one (MSL {MEMORY.section})"
+    )
+    return [Finding(at.file, at.line, at.column, MEMORY.name, sentence)]
+
+
+def _assertions(emitted: HostCode) -> str:
+    """Returns C++ that asserts how much threadgroup memory the kernels have."""
+    return "".join(
+        f"static_assert(msl_kernels[{number}].static_threadgroup_bytes <= {MEMORY_LIMIT}, "
+        f'"threadgroup memory of {name}");\n'
+        for number, name in enumerate(_TABLE_ENTRY.findall(emitted.text[emitted.thunks_at :]))
+    )
 
 
 def _compile(emitted: HostCode, language: int) -> tuple[str, str]:
@@ -61,11 +97,12 @@ def _compile(emitted: HostCode, language: int) -> tuple[str, str]:
     flags += [f"-I{HEADERS}", *host.diagnostic_flags(_MAX_ERRORS)]
     if emitted.program.has_tensors:
         flags += tensors.flags("c++2b", language, tensors.layout())
+    flags.append("-Werror=vla")
     if host.kind == "gnu":
         flags.append("-Werror=narrowing")
     with tempfile.TemporaryDirectory(prefix="metalops") as folder:
         path = os.path.join(folder, "kernels.cpp")
         with open(path, "w", encoding="latin-1") as stream:
-            stream.write(emitted.without_markers())
+            stream.write(emitted.without_markers() + _assertions(emitted))
         result = host.run([*flags, "-fsyntax-only", path])
     return result.stderr.decode(errors="replace"), path

@@ -87,6 +87,7 @@ class _Kernel:
         self.scopes = checked.calls.scopes_around(kernel.function.body)
         self.values: dict[Declaration, int] = {}
         self.in_grid: set[Declaration] = set()
+        self.positions: set[Declaration] = set()
         declared = {d.identifier.start_byte: d for d in self.scopes.declarations}
         for parameter in kernel.parameters:
             if parameter.kind == "builtin" and parameter.name:
@@ -98,6 +99,36 @@ class _Kernel:
                     self.values[declaration] = _VARIES
                 if parameter.attribute == "thread_position_in_grid":
                     self.in_grid.add(declaration)
+                if THREAD_ATTRIBUTES[parameter.attribute].is_position:
+                    self.positions.add(declaration)
+        self.axes = self._axes(kernel)
+
+    def _axes(self, kernel) -> set[str]:
+        """Returns the axes along which threadgroups have threads, as far as the kernel shows: x, and those along which it
+        asks for a position or a size in the threadgroup. Threadgroups of one row are the most common."""
+        names = {
+            p.name
+            for p in kernel.parameters
+            if p.kind == "builtin"
+            and p.attribute
+            in (
+                "thread_position_in_threadgroup",
+                "threads_per_threadgroup",
+                "dispatch_threads_per_threadgroup",
+            )
+        }
+        text = self.source.masked_text(kernel.function.body)
+        used = (
+            re.findall(
+                rf"\b(?:{'|'.join(sorted(filter(None, names)))})\s*(\.\s*\w+|[^.\w\s]|$)", text
+            )
+            if names
+            else []
+        )
+        axes = {"x", "r"}
+        for what in used:
+            axes |= set(what[1:].strip()) if what.startswith(".") else set("xyzrgb")
+        return axes
 
     def barriers(self) -> None:
         self._reached(self._is_barrier, "group", DIVERGENT, SUSPECT)
@@ -334,7 +365,15 @@ class _Kernel:
             named = [c for c in node.named_children if c.type not in ("comment", "init_statement")]
             return self._value(named[-1]) if named else _UNIFORM
         if kind == "field_expression":
-            return self._value(node.child_by_field_name("argument"))
+            argument = node.child_by_field_name("argument")
+            axes = set(self.source.masked_text(node.child_by_field_name("field")))
+            if (
+                argument.type == "identifier"
+                and self.scopes.declaration_of(argument) in self.positions
+                and axes.isdisjoint(self.axes)
+            ):
+                return _UNIFORM
+            return self._value(argument)
         if kind == "binary_expression":
             return self._binary(node)
         if kind in ("unary_expression", "cast_expression"):

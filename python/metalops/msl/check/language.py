@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
-from ..analysis.program import declarator_kinds, function_declarator
+from ..analysis.program import declarator_kinds, declared_identifier, function_declarator
 from .checked import Checked, ancestor, descendants
 from .rules import rule
 from .sources import library_words
@@ -12,7 +13,12 @@ from .sources import library_words
 _RESTRICTIONS = "1.5.4"
 
 DOUBLE = rule(
-    "double", "2.1", "double, long double and long long do not exist: use float and long."
+    "double",
+    "2.1",
+    "double, long double, long long and __int128 do not exist: use float and long.",
+)
+ARRAY_SIZE = rule(
+    "array-size", "2.6", "The size of an array is a constant expression, and no function constant."
 )
 VECTOR_SIZE = rule(
     "vector-size",
@@ -51,6 +57,8 @@ _VECTOR_NAME = re.compile(rf"(?:packed_)?(?:{_ELEMENTS})(?:\d+)(?:x\d+)?$")
 _GOOD_VECTOR = re.compile(
     rf"(?:(?:packed_)?(?:{_ELEMENTS})[234]|(?:packed_)?(?:half|float|bfloat)[234]x[234])$"
 )
+_LONG_DOUBLE = re.compile(r"(?:\d[\d']*\.[\d']*|\.\d|[\d']+[eE]|0[xX][^pP]*[pP]).*[lL]$")
+_INT128 = re.compile(r"(?:__u?int128_t|(?:(?:un)?signed )?__int128(?: (?:un)?signed)?)$")
 _DOUBLE_NAME = re.compile(r"(?:packed_)?double(?:[1-4](?:x[1-4])?)?$")
 
 
@@ -71,6 +79,8 @@ class _Language:
         self.source = checked.source
         self.declared = _declared_types(checked)
         self.handlers = {
+            "array_declarator": self.array,
+            "number_literal": self.number,
             "primitive_type": self.type_name,
             "type_identifier": self.type_name,
             "sized_type_specifier": self.type_name,
@@ -138,6 +148,10 @@ class _Language:
         if "double" in words or words.count("long") > 1:
             instead = "float" if "double" in words else "long"
             self.checked.report(DOUBLE, node, f"{name} does not exist; use {instead}")
+        elif _INT128.match(name) and node.parent.type != "sized_type_specifier":
+            self.checked.report(
+                DOUBLE, node, f"{name} does not exist; use two numbers of type ulong"
+            )
         elif name in self.declared or self._is_elsewhere(node):
             return
         elif _DOUBLE_NAME.match(name):
@@ -150,6 +164,45 @@ class _Language:
                 node,
                 f"{name} does not exist; vectors have 2, 3 or 4 components: use an array of them",
             )
+
+    def number(self, node) -> None:
+        text = self.checked.text(node)
+        if _LONG_DOUBLE.match(text):
+            self.checked.report(
+                DOUBLE, node, f"{text} is a literal of type long double; write {text[:-1]}"
+            )
+
+    def array(self, node) -> None:
+        """Reports arrays that function constants size."""
+        size = node.child_by_field_name("size")
+        for name in descendants(size) if size is not None else ():
+            if name.type != "identifier" or self.checked.text(name) not in self.function_constants:
+                continue
+            if self.checked.calls.scopes_around(name).declaration_of(name) is None:
+                self.checked.report(
+                    ARRAY_SIZE,
+                    name,
+                    f"{self.checked.text(name)} is a function constant, whose value is not known when arrays get their "
+                    "sizes; make it a template parameter, or the array as large as it may become",
+                )
+                return
+
+    @functools.cached_property
+    def function_constants(self) -> set[str]:
+        """The names of function constants and of constants that are computed from them."""
+        found: set[str] = set()
+        for node, _, head in self.checked.program.declarations:
+            attributes = self.source.attributes_in(head, self.source.next_code(node.end_byte))
+            is_one = any(a.name == "function_constant" for a in attributes)
+            for declarator in node.children_by_field_name("declarator"):
+                identifier = declared_identifier(declarator)
+                value = declarator.child_by_field_name("value")
+                names = [n for n in descendants(value) if n.type == "identifier"] if value else []
+                if identifier is not None and (
+                    is_one or any(self.checked.text(n) in found for n in names)
+                ):
+                    found.add(self.checked.text(identifier))
+        return found
 
     def _is_elsewhere(self, node) -> bool:
         """Returns true if a name belongs to a namespace other than metal."""

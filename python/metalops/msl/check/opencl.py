@@ -21,6 +21,7 @@ from ..dialect.emitted import Emitted
 from ..source.locations import LineMap
 from ..source.parse import STAGES, Source
 from ..source.preprocess import Preprocessed
+from ..source.vocabulary import FRAGMENT_FUNCTIONS
 from .checked import Finding
 from .messages import errors, place_of
 from .rules import rule
@@ -69,6 +70,8 @@ _NAMES = [
 _VECTOR = re.compile(
     r"(?:metal::)?(?:packed_)?(?:bool|u?char|u?short|u?int|u?long|half|float|bfloat)[234]$"
 )
+_SPACED = r"(?:const )?(?:(?:device|constant|threadgroup|thread) )?(?:const )?"
+_CLASS = r"[A-Za-z_][\w:<>, ]*?"
 _NUMBER = r"'(?:thread )?(?:const )?(?:u?char|u?short|u?int|u?long|half|float|bfloat)[234]?'"
 
 
@@ -104,6 +107,32 @@ _FILTERS = [
             r"substitution failure \[with \w+ = "
             r"(?:half, \w+ = bfloat\b|bfloat, \w+ = half\b|\w+[234],|[\w ]+, \w+ = \w+[234]\b)"
         ),
+    ),
+    _Filter(
+        re.compile(r"from vector '[\w ]+?([234])' to vector '[\w ]+?\1' of different size$"),
+        "The same, in a C cast.",
+    ),
+    _Filter(
+        re.compile(r"^scalar operand type has greater rank than"),
+        "Metal converts a scalar to the type of the vector's elements.",
+    ),
+    _Filter(
+        re.compile(
+            r"^no matching conversion for (?:functional-style cast|C-style cast|static_cast) from "
+            rf"'{_SPACED}(?P<class>{_CLASS})' to '{_SPACED}(?P=class)'$"
+        ),
+        "Metal copies a structure out of any address space.",
+    ),
+    _Filter(
+        re.compile(
+            rf"^incompatible operand types \('{_SPACED}(?P<class>{_CLASS})' and '{_SPACED}(?P=class)'\)$"
+        ),
+        "The same, in a conditional expression.",
+    ),
+    _Filter(
+        re.compile(r"^variable in constant address space must be initialized$"),
+        "A static member has its initialiser where it is defined. Other constants without one are found by "
+        "program-scope.",
     ),
     _Filter(
         re.compile(r"'(?:const )?(?:thread )?int([234])' .*'(?:char|short|long)\1'"),
@@ -175,7 +204,9 @@ def _is_left_out(text: str) -> bool:
         return True
     match = _UNKNOWN.match(text)
     return match is not None and bool(
-        _MATRIX.match(match[1]) or match[1] in library_words(r"\b[A-Za-z_]\w*")
+        _MATRIX.match(match[1])
+        or match[1] in FRAGMENT_FUNCTIONS
+        or match[1] in library_words(r"\b[A-Za-z_]\w*")
     )
 
 
@@ -223,6 +254,9 @@ def _rewritten(source: Source, program: Program) -> tuple[str, list[tuple[int, i
     edits = Edits(source.text)
     for directive in _DIRECTIVE.finditer(source.text):
         edits.blank(*directive.span())
+    for function in program.functions:
+        if function.stage not in (None, "kernel"):
+            edits.erase(function.head, function.node.end_byte)
     for attributes in source.attribute_lists:
         edits.blank(attributes.start, attributes.end)
     for word in source.words:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from ..analysis.program import Kernel
+from ..analysis.program import Kernel, declared_identifier
 from ..analysis.types import Types
 from ..source.vocabulary import THREAD_ATTRIBUTES
 from .checked import Checked, ancestor
@@ -39,6 +39,9 @@ ATTRIBUTE_TYPE = rule(
     "5.2.3.6",
     "Positions and sizes are uint or ushort, or vectors of up to 3; indices are scalars.",
 )
+CONSTANT_INDEX = rule(
+    "function-constant-index", "5.8.1", "Every function constant has an index of its own."
+)
 MIXED = rule(
     "mixed-positions",
     "5.2.3.6",
@@ -70,6 +73,7 @@ def check(checked: Checked) -> None:
             _Arguments(checked, types, constants, kernel).run()
             _memory(checked, constants, kernel)
     _names(checked)
+    _function_constants(checked, constants)
     _instantiations(checked, types)
     _duplicates(checked)
     _calls(checked)
@@ -275,6 +279,25 @@ def _names(checked: Checked) -> None:
             place,
             f"another kernel is called {instance.name} already; give this one another host_name",
         )
+
+
+def _function_constants(checked: Checked, constants: Constants) -> None:
+    """Reports function constants with an index that another one has."""
+    taken: dict[int, str] = {}
+    for node, _, head in checked.program.declarations:
+        end = checked.source.next_code(node.end_byte)
+        for attribute in checked.source.attributes_in(head, end):
+            if attribute.name != "function_constant" or not attribute.arguments:
+                continue
+            index = constants.value(attribute.arguments)
+            identifier = declared_identifier(node.child_by_field_name("declarator"))
+            name = checked.text(identifier) if identifier is not None else "this"
+            if index is not None and taken.setdefault(index, name) != name:
+                checked.report(
+                    CONSTANT_INDEX,
+                    attribute.start,
+                    f"the function constant {index} is {taken[index]} already; give {name} another index",
+                )
 
 
 def _instantiations(checked: Checked, types: Types) -> None:

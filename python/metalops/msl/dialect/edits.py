@@ -144,6 +144,8 @@ class Edits:
             if isinstance(text, Mapped):
                 runs += [(length + at, there, copied) for at, there, copied in text.runs]
                 text = text.text
+            if text.startswith("::") and _last(pieces) == ":":
+                text = f" {text}"  # `:::` would begin with `::`
             pieces.append(text)
             length += len(text)
             if kind == _REPLACE:
@@ -156,3 +158,8 @@ class Edits:
 
     def text_of(self, start: int, end: int) -> str:
         return self.apply(start, end)[0]
+
+
+def _last(pieces: list[str]) -> str:
+    """Returns the last character of a text in pieces; "" if there is none."""
+    return next((piece[-1] for piece in reversed(pieces) if piece), "")

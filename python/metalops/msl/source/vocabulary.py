@@ -173,3 +173,14 @@ _SIMDGROUP_NAMES = (
 def is_simdgroup_name(name: str) -> bool:
     """Returns true if a name, unless a program declares it, is of a function or type that involves other threads."""
     return name in SYNCHRONISING or name in THREAD_NUMBERS or name.startswith(_SIMDGROUP_NAMES)
+
+
+# Functions of metal_stdlib that only fragment functions, and what these call, may call.
+FRAGMENT_FUNCTIONS = {
+    "discard_fragment",
+    "dfdx",
+    "dfdy",
+    "fwidth",
+    "get_num_samples",
+    "get_sample_position",
+}

@@ -7,6 +7,8 @@ namespace msl::metal {
 
 template <class T, int C, int R>
 struct matrix {
+  static_assert(is_floating_point_v<T> && is_scalar_v<T>,
+                "the elements of a matrix are half, bfloat or float");
   using column = vec<T, R>;
   column columns[C];
 

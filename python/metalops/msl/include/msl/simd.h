@@ -344,6 +344,26 @@ MSL_FLOATING(SCALAR, bfloat)
 MSL_FLOATING(SCALAR, float)
 MSL_INTEGRAL(VECTOR, )
 
+// bool would be promoted to int.
+#define MSL_NO_BOOL(NAME, ...)                  \
+  template <class S = abi::Site>                \
+  bool NAME(bool __VA_ARGS__, S = {}) = delete; \
+  template <int N, class S = abi::Site>         \
+  vec<bool, N> NAME(vec<bool, N> __VA_ARGS__, S = {}) = delete;
+#define MSL_NO_MOVING_OF_BOOL(PREFIX)                 \
+  MSL_NO_BOOL(PREFIX##_shuffle, , ushort)             \
+  MSL_NO_BOOL(PREFIX##_broadcast, , ushort)           \
+  MSL_NO_BOOL(PREFIX##_shuffle_xor, , ushort)         \
+  MSL_NO_BOOL(PREFIX##_shuffle_up, , ushort)          \
+  MSL_NO_BOOL(PREFIX##_shuffle_down, , ushort)        \
+  MSL_NO_BOOL(PREFIX##_shuffle_rotate_up, , ushort)   \
+  MSL_NO_BOOL(PREFIX##_shuffle_rotate_down, , ushort) \
+  MSL_NO_BOOL(PREFIX##_broadcast_first)
+MSL_NO_MOVING_OF_BOOL(simd)
+MSL_NO_MOVING_OF_BOOL(quad)
+#undef MSL_NO_BOOL
+#undef MSL_NO_MOVING_OF_BOOL
+
 #undef MSL_HEAD_SCALAR
 #undef MSL_HEAD_VECTOR
 #undef MSL_TYPE_SCALAR
