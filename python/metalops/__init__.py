@@ -70,7 +70,9 @@ _FROM_MODULES = {
     "enable_transformer_fast_path": "_torch.fast_path",
     "functor": "kernel",
     "metal_kernel": "kernel",
+    "sampler": "_textures",
     "set_attention": "_torch.attention",
+    "texture": "_textures",
 }
 # ... and modules.
 _MODULES = ("build", "cuda", "flash_attn", "integrations", "kernel", "msl", "nn", "testing")

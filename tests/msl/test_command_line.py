@@ -14,7 +14,8 @@ template <typename T>
 [[kernel, max_total_threads_per_threadgroup(64)]] void
 scale(device T* out [[buffer(0)]], constant T* in, uint i [[thread_position_in_grid]]) { out[i] = in[i]; }
 template [[host_name("scale_float")]] kernel void scale<float>(device float*, constant float*, uint);
-kernel void tex(texture2d<float> t [[texture(0)]], device float* out [[buffer(0)]]) {}
+kernel void tex(texture2d<float> t [[texture(2)]], sampler s, device float* out [[buffer(0)]]) {}
+kernel void many(texture2d_ms<float, access::read> t [[texture(0)]], device float* out [[buffer(0)]]) {}
 """
 
 
@@ -33,8 +34,12 @@ def test_list_prints_the_kernel_table_and_compiles_nothing(file, capsys):
         "    device T * out [[buffer(0)]]",
         "    constant T * in [[buffer(1)]]",
         "    uint i [[thread_position_in_grid]]",
-        "tex  (not in the library: parameter t (texture))",
-        "    texture2d<float> t [[texture]]",
+        "tex",
+        "    texture2d<float> t [[texture(2)]]",
+        "    sampler s [[sampler(0)]]",
+        "    device float * out [[buffer(0)]]",
+        "many  (not in the library: parameter t (texture2d_ms))",
+        "    texture2d_ms<float, access::read> t [[texture2d_ms]]",
         "    device float * out [[buffer(0)]]",
     ]
     assert not file.with_suffix(".so").exists()
@@ -72,7 +77,7 @@ def test_compile_writes_a_library(file, tmp_path, capsys):
     output = tmp_path / "out.so"
     assert msl.main_compile([str(file), "-o", str(output), "--list"]) == 0
     assert "scale_float" in capsys.readouterr().out
-    assert msl.cli.open_table(str(output)) == 1
+    assert msl.cli.open_table(str(output)) == 2
     assert msl.main_compile([str(file)]) == 0
     assert capsys.readouterr().out.strip() == str(file.with_suffix(".so"))
 

@@ -229,6 +229,13 @@ py::list buffers_of(const HookedLaunch& hooked) {
   py::list buffers;
   for (uint32_t a = 0; a < hooked.kernel.argument_count; ++a) {
     const auto& argument = hooked.kernel.arguments[a];
+    if (argument.kind == msl::abi::ArgumentKind::kTexture && hooked.bound != nullptr) {
+      for (const auto& [index, level] : hooked.bound->textures) {
+        if (index - argument.index >= argument.texture->count) continue;
+        buffers.append(py::make_tuple(reinterpret_cast<uintptr_t>(level.begin), level.bytes,
+                                      argument.writable != 0));
+      }
+    }
     if (argument.kind != msl::abi::ArgumentKind::kBuffer) continue;
     const void* address = hooked.launch.buffers[argument.index];
     uint64_t bytes = hooked.launch.buffer_bytes[argument.index];
@@ -307,8 +314,13 @@ void bind_launch_hook(py::module_& m) {
           "group", [](const HookedLaunch& self) { return std::to_array(self.launch.group); })
       .def_property_readonly("threads", [](const HookedLaunch& self) { return self.threads; })
       .def_property_readonly(
+          "takes_textures",
+          [](const HookedLaunch& self) { return exec::takes_textures(self.kernel); },
+          "Whether the kernel has texture or sampler arguments, which `arguments` leaves out.")
+      .def_property_readonly(
           "buffers", &buffers_of,
-          "(address, bytes, whether the kernel may write to them) of each that is bound.")
+          "(address, bytes, whether the kernel may write to them) of each that is bound, levels of "
+          "textures included.")
       .def_property_readonly(
           "arguments", &arguments_of,
           "A dict for each buffer that the kernel takes: index, writable, is_value "
@@ -354,7 +366,8 @@ void bind_launch_hook(py::module_& m) {
 
 // Returns one dict per kernel.
 py::list kernel_table(const Library& library) {
-  static constexpr const char* kKinds[] = {"buffer", "threadgroup", "builtin"};
+  static constexpr const char* kKinds[] = {"buffer", "threadgroup", "builtin", "texture",
+                                           "sampler"};
   static constexpr const char* kVariations[] = {"none", "uniform_grid", "uniform_group",
                                                 "affine_lane", "per_lane"};
   py::list table;

@@ -76,7 +76,10 @@ struct BoundBuffer {
   int64_t offset = 0;  // in elements
   bool is_contiguous = true;
 };
-using BoundBuffers = std::array<BoundBuffer, msl::abi::kMaxBuffers>;
+struct BoundBuffers : std::array<BoundBuffer, msl::abi::kMaxBuffers> {
+  // The tensors of bound textures, one for each level, by the index of the texture.
+  std::vector<std::pair<uint32_t, BoundBuffer>> textures;
+};
 
 // Runs all threads of the launch; returns when all are done. Fills in launch.groups. `threads`: CPU
 // threads to use (0: at::get_num_threads()). Throws what a kernel or the runtime throws (remaining
@@ -85,8 +88,11 @@ using BoundBuffers = std::array<BoundBuffer, msl::abi::kMaxBuffers>;
 void run(const Kernel& kernel, Launch& launch, Engine engine = Engine::kAutomatic, int threads = 0,
          const BoundBuffers* bound = nullptr);
 
+// Returns true if a kernel has texture or sampler arguments.
+bool takes_textures(const Kernel& kernel);
+
 // Raises for a launch that run() does not begin: a threadgroup or threadgroup memory of the wrong
-// size.
+// size, or no textures for a kernel that takes some.
 void check_launch(const Kernel& kernel, const Launch& launch);
 
 // Sets the engine of launches that leave it open, and returns the previous one. Initially it is

@@ -142,7 +142,17 @@ void check_memory(const Kernel& kernel, const Launch& launch) {
 
 }  // namespace
 
+bool takes_textures(const Kernel& kernel) {
+  return std::any_of(kernel.arguments, kernel.arguments + kernel.argument_count,
+                     [](const msl::abi::Argument& argument) {
+                       return argument.kind == msl::abi::ArgumentKind::kTexture ||
+                              argument.kind == msl::abi::ArgumentKind::kSampler;
+                     });
+}
+
 void check_launch(const Kernel& kernel, const Launch& launch) {
+  TORCH_CHECK(launch.textures != nullptr || !takes_textures(kernel), "kernel '", kernel.name,
+              "' takes textures or samplers, which were not given");
   uint64_t threads = 1;
   for (const uint32_t& size : launch.group) {
     TORCH_CHECK_VALUE(size != 0, "the threadgroup size of kernel '", kernel.name,

@@ -2,7 +2,7 @@
 #include <metal/encoder.h>
 
 #include <ATen/TensorIterator.h>
-#include <ATen/core/TensorBase.h>
+#include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -129,6 +129,41 @@ void Encoder::set_handle(unsigned index, const msl::abi::Tensor& description,
   }
 }
 
+Encoder::Textures& Encoder::own_textures() {
+  if (textures_ == nullptr) {
+    textures_ = std::make_shared<Textures>();
+  } else if (textures_.use_count() > 1) {
+    textures_ = std::make_shared<Textures>(*textures_);
+  }
+  launch_.textures = textures_->textures.data();
+  launch_.samplers = reinterpret_cast<const msl::abi::u64*>(textures_->samplers.data());
+  return *textures_;
+}
+
+void Encoder::set_texture(unsigned index, const msl::abi::Texture& description,
+                          c10::ArrayRef<at::Tensor> levels) {
+  TORCH_CHECK(index < msl::abi::kMaxTextures, "Metal kernels have textures 0 to ",
+              msl::abi::kMaxTextures - 1, ", but texture ", index, " was set");
+  Textures& table = own_textures();
+  table.descriptions.push_back(std::make_shared<const msl::abi::Texture>(description));
+  table.textures[index] = table.descriptions.back().get();
+  if (C10_UNLIKELY(exec::describes_buffers())) {
+    if (described_ == nullptr) described_ = std::make_unique<exec::BoundBuffers>();
+    std::erase_if(described_->textures, [index](const auto& t) { return t.first == index; });
+    for (const at::Tensor& level : levels) {
+      described_->textures.emplace_back(index, bound_tensor(level));
+    }
+  }
+}
+
+void Encoder::set_sampler(unsigned index, uint64_t sampler) {
+  TORCH_CHECK(index < msl::abi::kMaxSamplers, "Metal kernels have samplers 0 to ",
+              msl::abi::kMaxSamplers - 1, ", but sampler ", index, " was set");
+  Textures& table = own_textures();
+  table.samplers[index] = sampler;
+  table.bound_samplers |= 1u << index;
+}
+
 void Encoder::set_operand(at::TensorIteratorBase& iter, unsigned operand) {
   const at::TensorBase& tensor = iter.tensor_base(operand);
   if (C10_UNLIKELY(tensor.device().is_cpu())) {
@@ -158,6 +193,16 @@ void Encoder::check_bound(const exec::Kernel& kernel) const {
                   "': the length of its threadgroup argument '", argument.name,
                   "' cannot be set from torch; declare the memory inside the kernel, or give its "
                   "length to metalops.compile_shader");
+    } else if (argument.kind == ArgumentKind::kTexture) {
+      for (uint32_t t = 0; t < argument.texture->count; ++t) {
+        TORCH_CHECK(textures_ != nullptr && textures_->textures.at(argument.index + t) != nullptr,
+                    "Metal kernel '", kernel.name, "': nothing is bound to texture ",
+                    argument.index + t, " ('", argument.type, " ", argument.name, "')");
+      }
+    } else if (argument.kind == ArgumentKind::kSampler) {
+      TORCH_CHECK(textures_ != nullptr && textures_->bound_samplers >> argument.index & 1,
+                  "Metal kernel '", kernel.name, "': nothing is bound to sampler ", argument.index,
+                  " ('", argument.type, " ", argument.name, "')");
     }
   }
 }
@@ -188,6 +233,13 @@ void Encoder::check_order(const exec::Kernel& kernel) const {
   exec::StreamWork work{c10::str("kernel '", kernel.name, "'"), streams::current(), {}};
   for (uint32_t i = 0; i < kernel.argument_count; ++i) {
     const msl::abi::Argument& argument = kernel.arguments[i];
+    if (argument.kind == msl::abi::ArgumentKind::kTexture) {
+      for (const auto& [index, level] : described_->textures) {
+        if (index - argument.index >= argument.texture->count) continue;
+        work.access(level, argument.writable,
+                    c10::str("texture ", index, " ('", argument.name, "', "));
+      }
+    }
     if (argument.kind != msl::abi::ArgumentKind::kBuffer) continue;
     const exec::BoundBuffer& bound = (*described_)[argument.index];
     work.access(bound, argument.writable,
@@ -207,8 +259,9 @@ void Encoder::queue(const exec::Kernel& kernel) {
   struct Queued {
     exec::Launch launch;
     std::vector<std::shared_ptr<unsigned char[]>> values;
+    std::shared_ptr<const Textures> textures;
   };
-  auto queued = std::make_shared<Queued>(Queued{launch_, spill_});
+  auto queued = std::make_shared<Queued>(Queued{launch_, spill_, textures_});
   if (inline_used_ != 0) {
     // Blocks of new are aligned to 16 bytes, as every argument is within `inline_`.
     std::shared_ptr<unsigned char[]> values(new unsigned char[inline_used_]);

@@ -14,6 +14,7 @@
 #include <metal/scalar_types.h>
 
 namespace at {
+class Tensor;
 class TensorBase;
 struct TensorIteratorBase;
 }  // namespace at
@@ -61,6 +62,13 @@ class Encoder {
   void set_handle(unsigned index, const msl::abi::Tensor& description,
                   const at::TensorBase& tensor);
 
+  // Binds a texture whose levels are in these tensors.
+  void set_texture(unsigned index, const msl::abi::Texture& description,
+                   c10::ArrayRef<at::Tensor> levels);
+
+  // Binds a sampler (msl/texture_abi.h).
+  void set_sampler(unsigned index, uint64_t sampler);
+
   // Binds operand `operand` of an iterator to the buffer of the same number, at the iterator's own
   // offset.
   void set_operand(at::TensorIteratorBase& iter, unsigned operand);
@@ -90,11 +98,21 @@ class Encoder {
   void queue(const exec::Kernel& kernel);
   void bind(unsigned index, void* address, uint64_t bytes);
 
+  // The texture and sampler argument tables. Queued launches share them.
+  struct Textures {
+    std::array<const msl::abi::Texture*, msl::abi::kMaxTextures> textures{};
+    std::array<uint64_t, msl::abi::kMaxSamplers> samplers{};
+    uint32_t bound_samplers = 0;
+    std::vector<std::shared_ptr<const msl::abi::Texture>> descriptions;
+  };
+  Textures& own_textures();
+
   exec::Launch launch_{};
   uint32_t bound_ = 0;  // bit i: buffer i is bound (an empty tensor is bound to a null address)
   size_t inline_used_ = 0;
   // Written once; queued launches share them.
   std::vector<std::shared_ptr<unsigned char[]>> spill_;
+  std::shared_ptr<Textures> textures_;  // null if there are none
   // Null unless launches are observed.
   std::unique_ptr<exec::BoundBuffers> described_;
   alignas(64) unsigned char inline_[1024];

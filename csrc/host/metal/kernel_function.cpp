@@ -12,6 +12,7 @@
 #include <metal/error_buffer.h>
 #include <metal/pipeline.h>
 #include <metal/tensor_argument.h>
+#include <metal/texture_argument.h>
 #include <torch_internals.h>
 
 namespace at::native::mps {
@@ -26,6 +27,7 @@ using metalops::Pipeline;
 // object can serve several threads; launches take turns (Encoder::dispatch).
 struct CommandBlock {
   const MetalKernelFunction* encoding = nullptr;
+  const Pipeline* pipeline = nullptr;  // of that kernel
   std::optional<Encoder> encoder;
 };
 thread_local CommandBlock* block = nullptr;
@@ -92,6 +94,7 @@ void MetalKernelFunction::startEncoding() {
   TORCH_CHECK(block != nullptr, "startEncoding must be called inside runCommandBlock");
   block->encoder.emplace();
   block->encoding = this;
+  block->pipeline = &pipeline_of(cps);
 }
 
 void MetalKernelFunction::setArg(unsigned idx, const at::TensorBase& t) {
@@ -147,6 +150,27 @@ void MetalKernelFunction::dispatch(c10::ArrayRef<uint64_t> length,
   TORCH_CHECK_VALUE(fits, "Threadgroup size exceeds ", limit, " limit");
   launch(encoder_of(this, "dispatch"), pipeline_of(cps), threads, group);
 }
+
+}  // namespace at::native::mps
+
+namespace metalops {
+
+using at::native::mps::MetalKernelFunction;
+
+void set_texture(MetalKernelFunction& kernel, unsigned index, std::string_view description,
+                 c10::ArrayRef<at::Tensor> levels) {
+  Encoder& encoder = at::native::mps::encoder_of(&kernel, "setTexture");
+  const exec::Kernel& called = *at::native::mps::block->pipeline->kernel;
+  encoder.set_texture(index, as_texture(called, index, description, levels), levels);
+}
+
+void set_sampler(MetalKernelFunction& kernel, unsigned index, uint64_t sampler) {
+  at::native::mps::encoder_of(&kernel, "setSamplerState").set_sampler(index, sampler);
+}
+
+}  // namespace metalops
+
+namespace at::native::mps {
 
 void* get_tensor_gpu_address(const at::TensorBase& t) {
   metalops::exec::note_address_taken(t.storage().data(), t.storage().nbytes());

@@ -10,8 +10,11 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
+
+#include <metal/texture_argument.h>
 
 namespace metalops {
 namespace py = pybind11;
@@ -118,6 +121,31 @@ void set_argument(MetalKernelFunction& kernel, unsigned index, const std::string
   }
 }
 
+// Binds textures and samplers, each to the next index of its table.
+class TextureArguments {
+ public:
+  // Returns false for any other argument.
+  bool set(MetalKernelFunction& kernel, const py::handle& value) {
+    if (PyNumber_Check(value.ptr()) || PySequence_Check(value.ptr())) return false;
+    const py::module_ classes = py::module_::import("metalops._textures");
+    if (py::isinstance(value, classes.attr("Texture"))) {
+      const py::bytes description = value.attr("description");
+      set_texture(kernel, texture_++, static_cast<std::string_view>(description),
+                  value.attr("levels").cast<std::vector<at::Tensor>>());
+      return true;
+    }
+    if (py::isinstance(value, classes.attr("Sampler"))) {
+      set_sampler(kernel, sampler_++, value.attr("bits").cast<uint64_t>());
+      return true;
+    }
+    return false;
+  }
+
+ private:
+  unsigned texture_ = 0;
+  unsigned sampler_ = 0;
+};
+
 void dispatch(MetalKernelFunction& kernel, const Sizes& threads,
               const std::optional<Sizes>& group_size) {
   py::gil_scoped_release launch_without_gil;
@@ -140,14 +168,16 @@ void call_kernel(MetalKernelFunction& kernel, const py::args& args, const py::ob
   const Casts casts(arg_casts);
   kernel.runCommandBlock([&] {
     kernel.startEncoding();
-    for (unsigned index = 0; index < args.size(); ++index) {
-      const py::handle value = args[index];
+    unsigned index = 0;
+    TextureArguments textures;
+    for (const py::handle value : args) {
       if (THPVariable_Check(value.ptr())) {
         const at::Tensor& tensor = THPVariable_Unpack(value.ptr());
-        kernel.setArg(index, tensor);
+        kernel.setArg(index++, tensor);
         if (!threads) threads = Sizes{static_cast<uint64_t>(tensor.numel())};
-      } else {
+      } else if (!textures.set(kernel, value)) {
         set_argument(kernel, index, casts.at(index), value);
+        ++index;
       }
     }
     if (!error_buf_idx.is_none()) kernel.setErrorBufferIndex(error_buf_idx.cast<unsigned>());

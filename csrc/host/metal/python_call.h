@@ -6,10 +6,12 @@
 
 namespace metalops {
 
-// Binds argument i to buffer i:
+// Binds the arguments, except textures and samplers, to the buffers 0, 1, ...:
 //   - a tensor: its storage at its offset, strides ignored; a 0-d CPU tensor is passed by value
 //   - an int (or bool): int64
 //   - a float: float32
+//   - a metalops.texture or metalops.sampler: the next free index of its own argument table, which
+//     counts from 0, and no buffer
 //   - a list or tuple of numbers: int64[] or float32[]; of tensors: an array of their GPU addresses
 // `arg_casts` selects another element type for numbers, for all of them (str) or by index (dict).
 // `threads` defaults to the number of elements of the first tensor. Raises as torch does on a Mac.

@@ -458,6 +458,23 @@ void SanitizingWorker::misuse(msl::abi::Misuse what, const char* operand, const 
       text << "a slice begins at " << b << " in dimension " << a << ", within a block of " << c
            << " elements that have one scale";
       break;
+    case Misuse::kTexelOutside: {
+      kind = "texture-out-of-bounds";
+      text << "a texel outside of a texture is read or written: (" << a;
+      if (b >= 0) text << ", " << b;
+      if (c >= 0) text << ", " << c;
+      text << ")";
+      if (d >= 0) text << " in slice " << d;
+      break;
+    }
+    case Misuse::kLevelOutside:
+      kind = "texture-out-of-bounds";
+      text << "level " << a << " of a texture of " << b << (b == 1 ? " level" : " levels");
+      break;
+    case Misuse::kLinearInteger:
+      kind = "linear-integer-texture";
+      text << "a texture of integers is sampled with a linear filter, which Metal leaves undefined";
+      break;
   }
   add(kind, std::move(text).str(), thread_index(), place, what == Misuse::kShortOperand);
 }

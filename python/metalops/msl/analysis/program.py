@@ -41,8 +41,8 @@ class Function:
 class Parameter:
     """One parameter of a kernel.
 
-    kind: "buffer", "threadgroup", "builtin", or "unsupported". attribute: the attribute that binds it. index: the text
-    of the buffer or threadgroup index; None until automatic numbering.
+    kind: "buffer", "threadgroup", "texture", "sampler", "builtin", or "unsupported". attribute: the attribute that binds
+    it. index: the text of its index in the table of its kind; None until automatic numbering.
     """
 
     node: object
@@ -115,8 +115,6 @@ class ClassScope:
 
 
 _UNSUPPORTED_ATTRIBUTES = {
-    "texture",
-    "sampler",
     "stage_in",
     "payload",
     "color",
@@ -124,8 +122,12 @@ _UNSUPPORTED_ATTRIBUTES = {
     "threadgroup_imageblock",
     "visible_function_table",
 }
+_TEXTURES = re.compile(
+    r"\b(?:texture(?:1d|2d|cube)(?:_array)?|texture3d|texture_buffer|depth(?:2d|cube)(?:_array)?)\b"
+)
+_ARRAY_OF_TEXTURES = re.compile(r"\barray\s*<.*,\s*(\d+)\s*>\s*$", re.DOTALL)
 _UNSUPPORTED_TYPES = re.compile(
-    r"\b(?:texture(?:1d|2d|3d|cube|_buffer)\w*|depth(?:2d|cube)\w*|sampler|visible_function_table"
+    r"\b(?:(?:texture|depth)2d_ms(?:_array)?|visible_function_table"
     r"|intersection_function_table|(?:primitive_|instance_)?acceleration_structure|imageblock"
     r"|command_buffer"
     r"|compute_pipeline_state|render_command)\b"
@@ -354,6 +356,16 @@ class Program:
             parameter.kind, parameter.attribute = "unsupported", unsupported.name
         elif (match := _UNSUPPORTED_TYPES.search(base_type)) and "buffer" not in by_name:
             parameter.kind, parameter.attribute = "unsupported", match.group()
+        elif "texture" in by_name or "sampler" in by_name:
+            name = "texture" if "texture" in by_name else "sampler"
+            parameter.kind, parameter.attribute = name, name
+            parameter.index = by_name[name].arguments
+        elif "buffer" not in by_name and (match := _TEXTURES.search(base_type)):
+            is_handle = not (spaces or parameter.is_pointer or parameter.is_reference)
+            parameter.kind = "texture" if is_handle else "unsupported"
+            parameter.attribute = "texture" if is_handle else match.group()
+        elif not spaces and re.search(r"\bsampler\s*$", base_type):
+            parameter.kind, parameter.attribute = "sampler", "sampler"
         elif "threadgroup" in by_name:
             parameter.kind, parameter.attribute = "threadgroup", "threadgroup"
             parameter.index = by_name["threadgroup"].arguments
@@ -401,20 +413,21 @@ class Program:
 
     def _number_parameters(self, kernel: Kernel) -> None:
         """Gives parameters without an index the lowest free one, in order, as Metal does."""
-        for kind in ("buffer", "threadgroup"):
+        for kind in ("buffer", "threadgroup", "texture", "sampler"):
             taken = set()
             for parameter in kernel.parameters:
                 if parameter.kind == kind and parameter.index is not None:
                     value = integer_value(parameter.index)
                     if value is not None:
-                        taken.add(value)
+                        taken.update(range(value, value + _indices_of(parameter)))
             following = 0
             for parameter in kernel.parameters:
                 if parameter.kind == kind and parameter.index is None:
-                    while following in taken:
+                    count = _indices_of(parameter)
+                    while not taken.isdisjoint(range(following, following + count)):
                         following += 1
                     parameter.index = str(following)
-                    taken.add(following)
+                    taken.update(range(following, following + count))
 
     def _resolve_instantiations(self) -> None:
         by_name: dict[str, list[Kernel]] = {}
@@ -557,6 +570,12 @@ class Program:
             for instance in self.instances
             if instance.kernel.unsupported
         ]
+
+
+def _indices_of(parameter: Parameter) -> int:
+    """Returns how many indices of its table a parameter takes."""
+    match = parameter.kind == "texture" and _ARRAY_OF_TEXTURES.search(parameter.type)
+    return int(match[1]) if match else 1
 
 
 # ---- helpers over nodes --------------------------------------------------------------------------

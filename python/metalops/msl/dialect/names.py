@@ -3,5 +3,6 @@
 PROGRAM = "::msl"  # the namespace for the program's global namespace
 ABI = "::msl::abi"
 SUPPORT = "::msl::msl_support"  # rewrite.h and launch.h
+INTERNAL = "::msl::msl_impl"
 
 THREADGROUP_VARIABLE = "::msl::msl_impl::threadgroup_variable"

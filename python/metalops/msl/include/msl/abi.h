@@ -7,6 +7,7 @@
 #pragma once
 
 #include <msl/tensor_abi.h>
+#include <msl/texture_abi.h>
 
 namespace msl::abi {
 
@@ -16,7 +17,7 @@ typedef __INT64_TYPE__ i64;
 typedef __UINT32_TYPE__ u32;
 typedef __UINT64_TYPE__ u64;
 
-constexpr u32 kAbiVersion = 10;
+constexpr u32 kAbiVersion = 11;
 constexpr u32 kMaxBuffers = 31;              // Metal's buffer argument table
 constexpr u32 kSimdWidth = 32;               // every Apple GPU
 constexpr u32 kMaxThreadgroupBytes = 32768;  // Apple GPUs, family 4 and later
@@ -32,6 +33,9 @@ struct Launch {
   u32 grid[3];                         // threads_per_grid
   u32 group[3];                        // dispatch_threads_per_threadgroup
   u32 groups[3];                       // threadgroups_per_grid, partial groups counted
+  // By [[texture(n)]] and [[sampler(n)]]; null where the kernel has no such arguments.
+  const Texture* const* textures;
+  const u64* samplers;
 };
 
 // The threadgroup being run: its position, its actual size (smaller than Launch::group at the
@@ -104,9 +108,13 @@ enum class Misuse : u32 {
   kSmallOperand,     // the operand's static extent is less than the tile's: {dimension, extent,
                      // needed}
   kShortOperand,     // the operand is shorter than a static K: {dimension, extent, needed}
-  kSliceOutside,  // the slice exceeds the tensor: {dimension, origin, extent of the slice, extent}
-  kSliceInBlock,  // the slice splits a block of elements with one scale: {dimension, origin,
-                  // elements of a block}
+  kSliceOutside,   // the slice exceeds the tensor: {dimension, origin, extent of the slice, extent}
+  kSliceInBlock,   // the slice splits a block of elements with one scale: {dimension, origin,
+                   // elements of a block}
+  kTexelOutside,   // a texel outside of the texture is read or written: {x, y, z, array element or
+                   // face; -1 for what the texture does not have}
+  kLevelOutside,   // the texture has no such level: {level, levels}
+  kLinearInteger,  // a texture of integers is sampled with a linear filter
 };
 
 enum class Access : u32 { kRead, kWrite, kUpdate };  // kUpdate: an atomic read and write
@@ -161,6 +169,8 @@ enum class ArgumentKind : u32 {
   kBuffer,       // device or constant pointer or reference; index: [[buffer(n)]]
   kThreadgroup,  // dynamic threadgroup pointer; index: [[threadgroup(n)]]
   kBuiltin,      // name: the attribute, e.g. "thread_position_in_grid"
+  kTexture,      // index: the first [[texture(n)]]
+  kSampler,      // index: [[sampler(n)]]
 };
 
 // How a builtin varies across threads (uniform, affine in the lane, varying), for vectorising
@@ -168,15 +178,18 @@ enum class ArgumentKind : u32 {
 enum class Variation : u32 { kNone, kUniformGrid, kUniformGroup, kAffineLane, kPerLane };
 
 struct Argument {
-  const char* name;       // the parameter's name in the source
-  const char* attribute;  // "buffer", "threadgroup" or the builtin's attribute name
-  const char* type;       // as written, e.g. "constant float *"
+  const char* name;  // the parameter's name in the source
+  const char*
+      attribute;     // "buffer", "threadgroup", "texture", "sampler" or the builtin's attribute
+  const char* type;  // as written, e.g. "constant float *"
   ArgumentKind kind;
-  i32 index;          // buffer or threadgroup index; -1 for builtins
+  i32 index;          // in its argument table; -1 for builtins
   u32 element_bytes;  // sizeof the pointee or referent; 0 for void
-  u32 writable;       // 1 for device pointers and references that are not const
+  u32 writable;       // 1 for device pointers and references that are not const, and for textures
+                      // with write access
   Variation variation;
-  const TensorArgument* tensor;  // null for all other arguments
+  const TensorArgument* tensor;    // null for all other arguments
+  const TextureArgument* texture;  // null for all other arguments
 };
 
 struct Kernel {

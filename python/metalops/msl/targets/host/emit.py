@@ -26,7 +26,7 @@ from .kernels import rewrite_for_host
 from .thunks import GROUP_BUILTINS, Thunks
 
 _HEAD = "#include <msl/metal.h>\n#include <msl/host/launch.h>\n"
-_TEXTURES = "#include <msl/texture.h>\n"
+_TEXTURES = "#include <msl/texture_argument.h>\n"
 _TENSORS = "#include <msl/tensors.h>\n#include <msl/host/tensor_argument.h>\n"
 _MENTIONS_TEXTURES = re.compile(
     r"\b(?:texture(?:\dd|cube|_buffer)|depth(?:2d|cube)|sampler\b|access\b)"

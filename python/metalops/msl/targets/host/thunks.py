@@ -24,6 +24,14 @@ from .threadgroup import size_block
 
 _ABI = names.ABI
 _SUPPORT = names.SUPPORT
+_INTERNAL = names.INTERNAL
+_KINDS = {
+    "buffer": "kBuffer",
+    "threadgroup": "kThreadgroup",
+    "builtin": "kBuiltin",
+    "texture": "kTexture",
+    "sampler": "kSampler",
+}
 
 
 def _divide_up(size: str, by: str) -> str:
@@ -251,9 +259,7 @@ class Thunks:
     def _argument_table(self, number: int, instance: Instance) -> str:
         rows = []
         for position, p in enumerate(instance.kernel.parameters):
-            kind = {"buffer": "kBuffer", "threadgroup": "kThreadgroup", "builtin": "kBuiltin"}[
-                p.kind
-            ]
+            kind = _KINDS[p.kind]
             parameter = f"msl_types_{number}::parameter<{position}>"
             is_builtin = p.kind == "builtin"
             index = "-1" if is_builtin else self._index(number, position, p)
@@ -262,13 +268,17 @@ class Thunks:
             if p.kind == "buffer" and "constant" not in p.type.split():
                 writable = f"{_SUPPORT}::is_writable<{parameter}>"
             variation = THREAD_ATTRIBUTES[p.attribute].variation if is_builtin else "kNone"
-            tensor = ""
+            described = ""
             if p.kind == "buffer" and self.program.has_tensors:
-                tensor = f", {_SUPPORT}::tensor_argument<{parameter}>"
+                described = f", {_SUPPORT}::tensor_argument<{parameter}>"
+            elif p.kind == "texture":
+                facts = f"{_INTERNAL}::texture_argument_of<{parameter}>"
+                writable = f"{facts}.access >= {_ABI}::TextureAccess::kWrite"
+                described = f", nullptr, &{facts}"
             rows.append(
                 f"{{{json.dumps(p.name or '')}, {json.dumps(p.attribute)}, {json.dumps(p.type)}, "
                 f"{_ABI}::ArgumentKind::{kind}, {index}, {size}, {writable}, "
-                f"{_ABI}::Variation::{variation}{tensor}}}"
+                f"{_ABI}::Variation::{variation}{described}}}"
             )
         if not rows:
             return f"static constexpr const {_ABI}::Argument* msl_arguments_{number} = nullptr;"
@@ -276,10 +286,20 @@ class Thunks:
         return f"static constexpr {_ABI}::Argument msl_arguments_{number}[] = {{\n  {joined}}};"
 
     def _buffers(self, number: int, kernel: Kernel) -> tuple[list[str], dict[int, str]]:
-        """Returns declarations of the buffer arguments, and how the call passes each."""
+        """Returns declarations of the buffer, texture and sampler arguments, and how the call passes each."""
         lines = []
         passed = {}
         for position, p in enumerate(kernel.parameters):
+            if p.kind in ("texture", "sampler"):
+                index = self._index(number, position, p)
+                made = (
+                    f"texture_of<msl_types_{number}::parameter<{position}>>"
+                    f"(msl_launch->textures + {index})"
+                    if p.kind == "texture"
+                    else f"sampler_of(msl_launch->samplers[{index}])"
+                )
+                passed[position] = f"msl_argument_{position}"
+                lines.append(f"const auto msl_argument_{position} = {_INTERNAL}::{made};")
             if p.kind != "buffer":
                 continue
             holder = "placed_argument" if self._is_placed(kernel, p) else "buffer_argument"
@@ -311,7 +331,7 @@ class Thunks:
             p.kind == "builtin" and p.attribute not in _ROW_BUILTINS for p in kernel.parameters
         )
         values = [
-            passed[i] if p.kind == "buffer" else self._builtin(number, i, p, _LOOP_BUILTINS)
+            passed[i] if i in passed else self._builtin(number, i, p, _LOOP_BUILTINS)
             for i, p in enumerate(kernel.parameters)
         ]
         independent = (
@@ -343,7 +363,7 @@ class Thunks:
             f"{_SUPPORT}::pack()",
         ]
         for position, p in enumerate(kernel.parameters):
-            if p.kind == "buffer":
+            if position in passed:
                 values.append(passed[position])
             elif p.kind == "threadgroup":
                 values.append(self._threadgroup_argument(number, position, p))
@@ -386,7 +406,7 @@ class Thunks:
         lines, passed = self._buffers(number, kernel)
         values = []
         for position, p in enumerate(kernel.parameters):
-            if p.kind == "buffer":
+            if position in passed:
                 values.append(passed[position])
             elif p.kind == "threadgroup":
                 values.append(self._threadgroup_argument(number, position, p))
