@@ -18,6 +18,7 @@ from .values import Value
 
 # A source without these words declares nothing to give values to.
 _WORDS = re.compile(r"\b(?:function_constant|threadgroup)\b")
+_HANDLES = re.compile("tensor|texture|depth|sampler")
 
 
 class Shader:
@@ -60,7 +61,8 @@ def compile_shader(
 
     Args:
         source: whole kernels in Metal. A parameter that is a tensor by a handle (Metal 4), as tensor<device half,
-            dextents<int, 2>>, takes a torch tensor, with its extents listed innermost first.
+            dextents<int, 2>>, takes a torch tensor, with its extents listed innermost first. A texture takes what
+            metalops.texture makes, a sampler what metalops.sampler makes.
         constants: values of function constants, by name or index. A bool, an int or a float for a scalar of such a
             type, a sequence of them for a vector, or the bytes of the constant. A kernel needs values of the constants
             that it reaches, except those that the source tests with is_function_constant_defined.
@@ -71,8 +73,8 @@ def compile_shader(
 
     Raises:
         SyntaxError: the source is not valid Metal; with the line and column.
-        NotImplementedError: at the attribute of a kernel, on a Mac: it takes tensors by handles, which torch does not
-            pass there.
+        NotImplementedError: at the attribute of a kernel: on a Mac it takes tensors by handles, textures or samplers,
+            which torch does not pass there; for CUDA tensors it takes textures or samplers.
         ValueError: the source has no such constant or no such threadgroup argument; a value does not fit; too many
             bytes; an unknown language. At the attribute of a kernel: a value or a size that it needs is missing.
         TypeError: a value of another type than its constant.
@@ -91,8 +93,13 @@ def compile_shader(
         number = _language_of_mac(language)
     options = msl.runtime_options(number)
     declared = Declared()
-    # Tensor arguments are rejected only on a Mac.
-    if constants or threadgroup_memory or _WORDS.search(source) or (is_mac and "tensor" in source):
+    # Arguments that are tensors, textures or samplers are rejected only on a Mac.
+    if (
+        constants
+        or threadgroup_memory
+        or _WORDS.search(source)
+        or (is_mac and _HANDLES.search(source))
+    ):
         declared = of_source(source, options)
     values = declared.values(constants)
     sizes = declared.check_memory(threadgroup_memory)
@@ -113,6 +120,10 @@ def by_definition(
             raise NotImplementedError(
                 f"kernel {name!r}: argument {argument!r} is a tensor, which torch cannot pass to a kernel on a Mac; pass a pointer, "
                 "and make the tensor of it in the kernel (tensor_inline)"
+            )
+        for argument in declared.textures.get(name, ()):
+            raise NotImplementedError(
+                f"kernel {name!r}: argument {argument!r} is a texture or a sampler, which torch cannot pass to a kernel on a Mac"
             )
         return getattr(library, name)
 

@@ -45,12 +45,14 @@ class Constant:
 class Declared:
     """The function constants and threadgroup arguments of a source. constants: in order. needed: by kernel, the names
     of the constants without which it is not complete. memory: by kernel, the indices of its threadgroup arguments, and
-    their names. handles: by kernel, the arguments that are tensors."""
+    their names. handles: by kernel, the arguments that are tensors. textures: by kernel, those that are textures and
+    samplers."""
 
     constants: list[Constant] = field(default_factory=list)
     needed: dict[str, list[str]] = field(default_factory=dict)
     memory: dict[str, dict[int, str]] = field(default_factory=dict)
     handles: dict[str, list[str]] = field(default_factory=dict)
+    textures: dict[str, list[str]] = field(default_factory=dict)
 
     def values(self, given: Mapping[int | str, Value] | None) -> dict[int, bytes]:
         """Returns the bytes of the values of constants, given by index or name, by index.
@@ -164,6 +166,11 @@ def of_program(program: Program) -> Declared:
             parameter.name or ""
             for parameter in instance.kernel.parameters
             if parameter.kind == "buffer" and _HANDLE.match(parameter.type)
+        ]
+        found.textures[instance.name] = [
+            parameter.name or ""
+            for parameter in instance.kernel.parameters
+            if parameter.kind in ("texture", "sampler")
         ]
     if found.constants:
         _find_needed(program, found, initialisers)

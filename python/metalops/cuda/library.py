@@ -59,6 +59,12 @@ class Library:
     def kernel_names(self) -> tuple[str, ...]:
         return tuple(self._code.entries)
 
+    def check_has(self, name: str) -> None:
+        """Raises NotImplementedError for a kernel that is left out, such as one with textures."""
+        for left_out, reason in self._code.program.skipped():
+            if left_out == name:
+                raise NotImplementedError(f"kernel {name!r} does not run on CUDA tensors: {reason}")
+
     def specialise(self, given: Mapping[int | str, Value]) -> Library:
         """Returns the library with the values of function constants compiled in, by index or name: scalars, sequences
         of them for vectors, or the bytes of the constant's type. It starts from constants without values; the same
@@ -127,6 +133,7 @@ class Library:
 
     def _load(self, index: int, name: str) -> Function:
         if name not in self.kernel_names:
+            self.check_has(name)
             raise RuntimeError(
                 f"the library has no kernel {name!r}; it has {', '.join(self.kernel_names)}"
             )

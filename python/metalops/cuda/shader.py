@@ -39,6 +39,7 @@ class Shader:
         if name.startswith("__"):
             raise AttributeError(name)
         if name not in self._library.kernel_names:
+            self._library.check_has(name)
             raise AttributeError(
                 f"the shader has no kernel {name!r}; it has {', '.join(self._library.kernel_names)}"
             )

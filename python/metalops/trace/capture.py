@@ -40,6 +40,10 @@ class Recorder:
         with self.lock:
             from metalops import _host
 
+            if launch.takes_textures:
+                raise NotImplementedError(
+                    f"kernel {launch.name!r} takes textures or samplers, which traces do not record"
+                )
             for begin, size in _host.take_noted_addresses():
                 self.noted.add(self._memory(begin, {"bytes": size}))
             bound = launch.arguments

@@ -154,6 +154,20 @@ std::string SanitizedLaunch::describe_buffer(unsigned index) const {
   return std::move(text).str();
 }
 
+std::string SanitizedLaunch::describe_texture_at(const void* address) const {
+  if (bound_ == nullptr) return "";
+  for (const auto& [index, level] : bound_->textures) {
+    const uint64_t offset =
+        uint64_t(static_cast<const char*>(address) - static_cast<const char*>(level.begin));
+    if (offset >= level.bytes) continue;
+    std::ostringstream text;
+    text << "texture " << index << " (" << describe(level) << "), at byte "
+         << offset - uint64_t(level.offset) * level.element_bytes;
+    return std::move(text).str();
+  }
+  return "";
+}
+
 std::pair<const void*, uint64_t> SanitizedLaunch::memory_of(unsigned index) const {
   const void* const address = launch_.buffers[index];
   if (address == nullptr || bound_ == nullptr) return {address, launch_.buffer_bytes[index]};

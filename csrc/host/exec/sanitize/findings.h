@@ -65,6 +65,10 @@ class SanitizedLaunch {
   const Launch& launch() const { return launch_; }
   // Returns "buffer 1 ('in', float32 [30])".
   std::string describe_buffer(unsigned index) const;
+
+  // Returns a description of the texture that has an address and of the place in it; empty if none
+  // does.
+  std::string describe_texture_at(const void* address) const;
   // Returns the memory that a kernel reaches through a buffer: its start, and its size in bytes.
   std::pair<const void*, uint64_t> memory_of(unsigned index) const;
 

@@ -136,7 +136,8 @@ std::string describe_location(const SanitizedLaunch& sanitized, const void* addr
     if (launch.buffers[i] == nullptr || offset >= launch.buffer_bytes[i]) continue;
     return sanitized.describe_buffer(i) + ", at byte " + std::to_string(offset);
   }
-  return "device memory that is bound to no buffer";
+  const std::string texture = sanitized.describe_texture_at(address);
+  return texture.empty() ? "device memory that is bound to no buffer" : texture;
 }
 
 }  // namespace

@@ -223,6 +223,11 @@ class _Arguments:
                     parameter,
                     f"{name} is in {space} memory and has a threadgroup index; write [[buffer(n)]]",
                 )
+        elif (table := _table_of(parameter.type)) and (wrong := names & set(_LIMITS) - {table}):
+            self._argument(
+                parameter,
+                f"{name} is a {table} and has a {min(wrong)} index; write [[{table}(n)]]",
+            )
         elif type_.is_open or type_.kind == "array":
             return
         elif names & {"buffer", "threadgroup"} and not _is_handle(type_.name):
@@ -242,6 +247,12 @@ class _Arguments:
 
     def _argument(self, parameter, sentence: str) -> None:
         self.checked.report(ARGUMENT, parameter.node, sentence)
+
+
+def _table_of(name: str) -> str:
+    """Returns the argument table of a texture or sampler type, "texture" or "sampler"; empty for other types."""
+    match = re.match(r"(?:metal::)?(?:(texture|depth)(?:\dd|cube|_buffer)\w*\b|(sampler)$)", name)
+    return "" if match is None else match[2] or "texture"
 
 
 def _is_handle(name: str) -> bool:

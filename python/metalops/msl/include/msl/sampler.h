@@ -42,7 +42,8 @@ namespace msl::msl_impl {
 
 // The bits of a sampler without options: nearest texels of the first level, coordinates clamped to
 // the edge, and any level of detail.
-constexpr abi::u64 kPlainSampler = abi::u64(0x7c00) << abi::kMaxLod.offset;
+constexpr abi::u64 kPlainSampler =
+    abi::u64(0x7c00) << abi::kMaxLod.offset | abi::u64(1) << abi::kMaxAnisotropy.offset;
 
 MSL_INLINE constexpr unsigned sampler_field(abi::u64 bits, abi::SamplerField field) {
   return unsigned(bits >> field.offset) & ((1u << field.width) - 1);

@@ -9,8 +9,14 @@
 #include <msl/half.h>
 #include <msl/math.h>
 
-// Compiled once for each library, and no part of a vectorised loop.
+// Compiled once for each library, and no part of a vectorised loop. Accesses to memory are the
+// kernel's own for a sanitizer, which names their lines.
 #define MSL_TEXTURE_FUNCTION inline __attribute__((noinline))
+#if MSL_INSTRUMENTED
+#define MSL_TEXEL_FUNCTION MSL_INLINE
+#else
+#define MSL_TEXEL_FUNCTION MSL_TEXTURE_FUNCTION
+#endif
 
 namespace msl::msl_impl {
 
@@ -182,7 +188,7 @@ MSL_INLINE V stored_at(abi::TexelFormat format, const Texel<V>& texel, uint plac
   return texel.c[place];
 }
 
-MSL_TEXTURE_FUNCTION Texel<float> load_float(const abi::Texture& of, const unsigned char* from) {
+MSL_TEXEL_FUNCTION Texel<float> load_float(const abi::Texture& of, const unsigned char* from) {
   using E = abi::TexelEncoding;
   float c[4] = {0.0f, 0.0f, 0.0f, 1.0f};
   switch (of.format.encoding) {
@@ -239,8 +245,8 @@ MSL_TEXTURE_FUNCTION Texel<float> load_float(const abi::Texture& of, const unsig
   return in_order(of.format, c);
 }
 
-MSL_TEXTURE_FUNCTION void store_float(const abi::Texture& of, unsigned char* to,
-                                      const Texel<float>& texel) {
+MSL_TEXEL_FUNCTION void store_float(const abi::Texture& of, unsigned char* to,
+                                    const Texel<float>& texel) {
   using E = abi::TexelEncoding;
   switch (of.format.encoding) {
     case E::kRg11B10Float:
@@ -296,7 +302,7 @@ MSL_TEXTURE_FUNCTION void store_float(const abi::Texture& of, unsigned char* to,
   }
 }
 
-MSL_TEXTURE_FUNCTION Texel<uint> load_integer(const abi::Texture& of, const unsigned char* from) {
+MSL_TEXEL_FUNCTION Texel<uint> load_integer(const abi::Texture& of, const unsigned char* from) {
   using E = abi::TexelEncoding;
   if (of.format.encoding == E::kRgb10A2Uint) {
     const uint code = value_at<uint>(from);
@@ -331,8 +337,8 @@ MSL_INLINE uint within(uint value, int least, int most) {
   return uint(number < least ? least : number > most ? most : number);
 }
 
-MSL_TEXTURE_FUNCTION void store_integer(const abi::Texture& of, unsigned char* to,
-                                        const Texel<uint>& texel) {
+MSL_TEXEL_FUNCTION void store_integer(const abi::Texture& of, unsigned char* to,
+                                      const Texel<uint>& texel) {
   using E = abi::TexelEncoding;
   if (of.format.encoding == E::kRgb10A2Uint) {
     return set_value_at(to, at_most(texel.c[0], 1023) | at_most(texel.c[1], 1023) << 10 |

@@ -133,6 +133,13 @@ using if_options =
                        decltype((LevelOptions<K>::set(*(SampleLevel*)0, *(Option*)0), ..., 0))>;
 
 template <class T>
+constexpr bool is_texture_component =
+    same<T, half> || same<T, float> || same<T, short> || same<T, ushort> || same<T, int> ||
+    same<T, uint> || same<T, long> || same<T, ulong>;
+// Another type is an error of its own; others would follow from it.
+template <class T>
+using TextureComponentOr = metal::conditional_t<is_texture_component<T>, T, float>;
+template <class T>
 constexpr abi::TextureComponent texture_component() {
   if constexpr (is_integer_scalar<T>) {
     return T(-1) < T(0) ? abi::TextureComponent::kInt : abi::TextureComponent::kUint;
@@ -679,11 +686,18 @@ namespace msl::metal {
 
 #define MSL_TEXTURE(NAME, KIND)                                                                    \
   template <class T, access A = access::sample, memory_coherence C = memory_coherence_threadgroup> \
-  struct NAME : msl_impl::TextureAtomics<abi::TextureKind::KIND, T, A> {};
+  struct NAME                                                                                      \
+      : msl_impl::TextureAtomics<abi::TextureKind::KIND, msl_impl::TextureComponentOr<T>, A> {     \
+    static_assert(msl_impl::is_texture_component<T>,                                               \
+                  "the components of a texture are half, float, short, ushort, int, uint, long "   \
+                  "or ulong");                                                                     \
+  };
 #define MSL_DEPTH_TEXTURE(NAME, KIND)                                                              \
   template <class T, access A = access::sample, memory_coherence C = memory_coherence_threadgroup> \
   struct NAME : msl_impl::TextureAccess<abi::TextureKind::KIND, T, A, true> {                      \
-    static_assert(msl_impl::same<T, float>, "a depth texture has components of float");            \
+    static_assert(msl_impl::same<T, float>, "the components of a depth texture are float");        \
+    static_assert(A == access::sample || A == access::read,                                        \
+                  "the access of a depth texture is sample or read");                              \
   };
 MSL_TEXTURE(texture1d, k1d)
 MSL_TEXTURE(texture1d_array, k1dArray)
@@ -708,6 +722,12 @@ struct depth2d_ms {};
 template <class T, access A = access::read, memory_coherence C = memory_coherence_threadgroup>
 struct depth2d_ms_array {};
 template <class T, access A = access::read, memory_coherence C = memory_coherence_threadgroup>
-struct texture_buffer : msl_impl::TextureAtomics<abi::TextureKind::kBuffer, T, A> {};
+struct texture_buffer
+    : msl_impl::TextureAtomics<abi::TextureKind::kBuffer, msl_impl::TextureComponentOr<T>, A> {
+  static_assert(msl_impl::is_texture_component<T>,
+                "the components of a texture are half, float, short, ushort, int, uint, long or "
+                "ulong");
+  static_assert(A != access::sample, "a texture buffer cannot be sampled");
+};
 
 }  // namespace msl::metal

@@ -46,6 +46,7 @@ def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> CudaCode:
     lines = LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources))
     with errors_at(lines):
         program = read_program(preprocessed, only, lines)
+        _leave_out_textures(program)
         rewritten, sites = rewrite_for_cuda(program)
         has_matrices = _MENTIONS_MATRICES.search(program.source.masked) is not None
         entries = Entries(rewritten, sites, has_matrices)
@@ -70,6 +71,14 @@ def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> CudaCode:
     return CudaCode(
         text, lines, runs, program, entries.table(), has_matrices, preprocessed.language
     )
+
+
+def _leave_out_textures(program: Program) -> None:
+    """Removes the kernels with textures and samplers, which this target lacks, from the library."""
+    for kernel in program.kernels:
+        for parameter in kernel.parameters:
+            if parameter.kind in ("texture", "sampler") and not kernel.unsupported:
+                kernel.unsupported = f"parameter {parameter.name or ''} ({parameter.kind})"
 
 
 def _staging_bytes(program: Program, sites: Sites) -> int:
