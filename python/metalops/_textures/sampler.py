@@ -36,6 +36,8 @@ class Sampler:
         self.options = options
         self.bits = bits
 
+    parameter = "sampler"
+
     def __repr__(self) -> str:
         return f"metalops.Sampler({', '.join(f'{k}={v!r}' for k, v in self.options.items())})"
 

@@ -63,6 +63,20 @@ class Texture:
             0,
         ) + b"".join(level.packed() for level in sizes)
 
+    @property
+    def device(self) -> torch.device:
+        return self.levels[0].device
+
+    @property
+    def parameter(self) -> str:
+        """The type of a kernel's parameter that takes the texture to sample and read it."""
+        is_depth = format_named(self.format).is_depth
+        integer = "uint" if self.format.endswith("uint") else "int"
+        component = integer if self.format.endswith(("uint", "sint")) else "float"
+        if self.kind == "buffer":
+            return f"texture_buffer<{component}, access::read>"
+        return f"{'depth' if is_depth else 'texture'}{self.kind}<{component}, access::sample>"
+
     def __repr__(self) -> str:
         size = " x ".join(
             str(getattr(self, n)) for n in ("width", "height", "depth") if n in _KINDS[self.kind]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
+from .._textures import Texture
 from .._torch.internals import constant_to_dynamo
 
 DEVICES = ("mps", "cuda")
@@ -22,7 +23,7 @@ def default_device() -> torch.device:
 def place_of(values: Iterable[object], device: torch.device | None = None) -> torch.device:
     """Returns the device of the first tensor among the values; without one, device or the default one."""
     for value in values:
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor | Texture):
             return value.device
     if device is None:
         return default_device()

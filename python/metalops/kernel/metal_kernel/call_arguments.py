@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
+from ..._textures import Sampler, Texture
 from ...msl.analysis.restrictions import MAX_BUFFERS
 from ..devices import DEVICES
 from ..dtypes import metal_type
@@ -102,7 +104,8 @@ def check_buffers(
     """Returns the metadata parameters (signature.metadata). Raises ValueError beyond Metal's number of buffers."""
     ranks = [described.rank for described in inputs] + [len(shape) for shape in output_shapes]
     extra = metadata(definition, words, ranks)
-    count = len(inputs) + len(definition.outputs) + len(extra)
+    handles = sum(bool(described.handle) for described in inputs)
+    count = len(inputs) - handles + len(definition.outputs) + len(extra)
     if count > MAX_BUFFERS:
         raise ValueError(
             f"{definition.owner}: needs {count} buffers ({len(inputs)} inputs, {len(definition.outputs)} outputs, "
@@ -124,6 +127,19 @@ def scalar_dtype(owner: str, name: str, value: Scalar) -> torch.dtype:
     return torch.float32 if isinstance(value, float) else torch.complex64
 
 
+def _check_handle(owner: str, name: str, value: Texture | Sampler) -> None:
+    """Raises RuntimeError for a texture on another device, NotImplementedError where torch binds none to kernels."""
+    if isinstance(value, Texture) and value.device.type not in DEVICES:
+        raise RuntimeError(
+            f"{owner}: input {name!r} must be a texture of mps tensors, but is on {value.device}"
+        )
+    is_cuda = isinstance(value, Texture) and value.device.type == "cuda"
+    if is_cuda or sys.platform == "darwin":
+        raise NotImplementedError(
+            f"{owner}: input {name!r} is a texture or a sampler, which kernels take on the software device alone"
+        )
+
+
 def _describe(definition: Definition, name: str, value: object) -> Input:
     owner = definition.owner
     if isinstance(value, torch.Tensor):
@@ -141,9 +157,12 @@ def _describe(definition: Definition, name: str, value: object) -> Input:
         raise TypeError(
             f"{owner}: {name!r} is written in place and must be a tensor, but got {value!r}"
         )
+    if isinstance(value, Texture | Sampler):
+        _check_handle(owner, name, value)
+        return Input(None, small=False, rank=0, handle=value.parameter)
     if not isinstance(value, Scalar):
         raise TypeError(
-            f"{owner}: input {name!r} must be an mps or cuda tensor or a Python scalar, "
+            f"{owner}: input {name!r} must be an mps or cuda tensor, a texture, a sampler or a Python scalar, "
             f"but got {type(value).__name__}"
         )
     return Input(scalar_dtype(owner, name, value), small=True, rank=0)

@@ -11,6 +11,7 @@ from torch.autograd.graph import increment_version
 from torch.compiler import is_compiling
 from torch.nn import Parameter
 
+from ..._textures import Sampler, Texture
 from ..._torch.internals import is_view, is_watched
 from ..devices import DEVICES, place_of
 from ..identifiers import check_distinct, check_identifier, check_text
@@ -170,7 +171,8 @@ class MetalKernel:
 
         Args:
             inputs: mps or cuda tensors, or Python scalars: a bool is a bool in Metal, an int an int (int64 beyond 32 bits), a
-                float a float, a complex number a complex64_t. After them the tensors of inout_names.
+                float a float, a complex number a complex64_t. On the software device also what metalops.texture and
+                metalops.sampler make, to sample and read, without gradients. After them the tensors of inout_names.
             output_shapes: one shape for each output.
             output_dtypes: one dtype for each output.
             grid: the number of threads in x, y and z. With a zero nothing runs.
@@ -190,6 +192,7 @@ class MetalKernel:
                 kernel's limit), more than 31 buffers, tensors that cannot be written in place.
             TypeError: values of a wrong type; dtypes that Metal has no type for.
             RuntimeError: tensors on other devices.
+            NotImplementedError: textures and samplers on a Mac, on cuda, in torch.compile, or with gradients.
             SyntaxError: the Metal text does not compile; it counts lines from the first of source or header.
         """
         if device is not None:
@@ -287,7 +290,7 @@ class MetalKernel:
         if is_watched():
             return _THROUGH_DISPATCHER
         grad = _is_grad_enabled()
-        graph = False
+        graph = handles = False
         facts = []
         try:
             for x in inputs:
@@ -305,6 +308,9 @@ class MetalKernel:
                     if dtype.is_complex and x.is_conj():
                         return _THROUGH_DISPATCHER
                     facts += (dtype, x.shape, x.stride())
+                elif kind is Texture or kind is Sampler:
+                    handles = True
+                    facts.append(x.parameter)
                 elif kind is float or kind is bool or (kind is int and -(2**31) <= x < 2**31):
                     facts.append(kind)
                 else:
@@ -314,6 +320,8 @@ class MetalKernel:
                 # In-place writes that autograd and the dispatcher have to track.
                 if x.is_inference() or graph or (grad and is_view(x)):
                     return _THROUGH_DISPATCHER
+            if handles and graph:
+                return _THROUGH_DISPATCHER
             key = (
                 tuple(facts),
                 tuple(map(tuple, output_shapes)),
@@ -341,6 +349,12 @@ class MetalKernel:
     ) -> list[Tensor]:
         """Returns the inputs, scalars among them as tensors without dimensions."""
         place = place_of(inputs, device)
+        for name, value in zip(self._definition.inputs, inputs, strict=True):
+            if isinstance(value, Texture | Sampler):
+                raise NotImplementedError(
+                    f"{self._definition.owner}: input {name!r} is a texture or a sampler, which autograd, torch.compile and "
+                    "the transforms of torch.func do not take"
+                )
         return [
             value
             if isinstance(value, Tensor)

@@ -81,11 +81,12 @@ class Definition:
 @dataclass(frozen=True)
 class Input:
     """The properties of an input that the text depends on. small: fewer elements than SMALL; rank: the number of
-    dimensions."""
+    dimensions. handle: the type of a texture or sampler, which has no dtype; empty for a tensor or scalar."""
 
-    dtype: torch.dtype
+    dtype: torch.dtype | None
     small: bool
     rank: int
+    handle: str = ""
 
 
 def element_type(dtype: torch.dtype) -> str:
@@ -128,6 +129,7 @@ def generate(
     buffers = [
         _input_parameter(definition, name, described, position in tensors)
         for position, (name, described) in enumerate(zip(definition.inputs, inputs, strict=True))
+        if not described.handle
     ]
     for name, (dtype, _) in zip(definition.outputs, outputs, strict=True):
         element = element_type(dtype)
@@ -141,6 +143,11 @@ def generate(
         else:
             buffers.append(f"{METADATA[ending]} {names[position]}_{ending}")
     parameters = [f"{text} [[buffer({index})]]" for index, text in enumerate(buffers)]
+    parameters += [  # numbered by Metal, in order
+        f"{described.handle} {name}"
+        for name, described in zip(definition.inputs, inputs, strict=True)
+        if described.handle
+    ]
     parameters += [
         f"{attribute.type} {name} [[{name}]]"
         for name, attribute in THREAD_ATTRIBUTES.items()
