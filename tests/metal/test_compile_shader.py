@@ -454,3 +454,21 @@ def test_kernels_run_in_threads(lib):
     for thread in threads:
         thread.join()
     assert [out.unique().tolist() for out in results] == [[0], [1], [2], [3]]
+
+
+@software_device_only
+def test_using_a_kernel_that_needs_what_the_device_lacks_says_why():
+    library = torch.mps.compile_shader("""
+        #include <metal_stdlib>
+        using namespace metal;
+        kernel void one(device float* out) { out[0] = 1; }
+        kernel void trace(raytracing::instance_acceleration_structure scene, device float* out) { out[0] = 1; }
+    """)
+    assert dir(library) == ["one"]
+    message = (
+        "Failed to create function state object for: trace. The software device leaves it out because of ray tracing "
+        "(instance_acceleration_structure)"
+    )
+    with pytest.raises(RuntimeError) as raised:
+        _ = library.trace
+    assert str(raised.value).splitlines()[0] == message

@@ -165,7 +165,11 @@ void launch(const Library& library, const std::string& name, const py::list& buf
             const std::map<uint32_t, uint32_t>& threadgroup_bytes, const std::string& engine,
             int threads) {
   const exec::Kernel* kernel = library.find(name);
-  if (kernel == nullptr) throw py::key_error("no kernel '" + name + "' in the library");
+  if (kernel == nullptr) {
+    const std::string reason = library.why_absent(name);
+    throw py::key_error("no kernel '" + name + "' in the library" +
+                        (reason.empty() ? "" : ", because of " + reason));
+  }
   TORCH_CHECK_VALUE(buffers.size() <= kMaxBuffers, "at most ", kMaxBuffers, " buffers");
 
   Launch launch = {};

@@ -38,7 +38,9 @@ class Library {
   // first time; throws what compile_left_out throws.
   const Kernel* find(const std::string& name) const;
   std::vector<std::string> names() const;  // those that are compiled come first
-  std::string_view source() const;         // the Metal source, deflated by zlib
+  // Returns why a kernel of the source is not in the library; empty for any other name.
+  std::string why_absent(const std::string& name) const;
+  std::string_view source() const;  // the Metal source, deflated by zlib
 
   // Returns a copy of the library (with its own globals) in which function constants have the given
   // values.

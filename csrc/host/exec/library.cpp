@@ -207,9 +207,10 @@ struct Library::Impl {
   std::shared_ptr<const std::string> data;  // for libraries opened from memory
   std::string on_disk;                      // a copy of `data` for the reader of debug information
   std::unordered_map<std::string, const Kernel*> kernels;
-  std::unordered_map<std::string, uint32_t> left_out;  // the part of each
-  std::vector<ConstantValue> values;                   // of function constants, by specialise()
-  ForkSafeMutex mutex;                                 // guards `parts`
+  std::unordered_map<std::string, uint32_t> left_out;   // the part of each
+  std::unordered_map<std::string, const char*> absent;  // the reason of each
+  std::vector<ConstantValue> values;                    // of function constants, by specialise()
+  ForkSafeMutex mutex;                                  // guards `parts`
   std::unordered_map<uint32_t, std::shared_ptr<Library>> parts;
 
   ~Impl() {
@@ -258,6 +259,11 @@ struct Library::Impl {
     }
     for (uint32_t i = 0; i < table->left_out_count; ++i) {
       left_out.emplace(table->left_out[i].name, table->left_out[i].part);
+    }
+    const auto* missing_kernel =
+        static_cast<const msl::abi::Absent*>(dlsym(handle, "metalops_absent"));
+    for (; missing_kernel != nullptr && missing_kernel->name != nullptr; ++missing_kernel) {
+      absent.emplace(missing_kernel->name, missing_kernel->reason);
     }
     const auto* source_begin = static_cast<const char*>(dlsym(handle, "metalops_source"));
     const auto* source_end = static_cast<const char*>(dlsym(handle, "metalops_source_end"));
@@ -345,6 +351,11 @@ const Kernel* Library::find(const std::string& name) const {
   if (found != impl_->kernels.end()) return found->second;
   const auto left_out = impl_->left_out.find(name);
   return left_out == impl_->left_out.end() ? nullptr : impl_->part(left_out->second).find(name);
+}
+
+std::string Library::why_absent(const std::string& name) const {
+  const auto found = impl_->absent.find(name);
+  return found == impl_->absent.end() ? "" : found->second;
 }
 
 std::string_view Library::source() const { return impl_->source; }

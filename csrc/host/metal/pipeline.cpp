@@ -62,8 +62,11 @@ const exec::Kernel& CompiledLibrary::kernel(const std::string& name) const {
 
 const exec::Kernel& CompiledLibrary::named_kernel(const std::string& name) const {
   const exec::Kernel* found = library_->find(name);
-  if (!found) throw_missing_kernel(name + suggestion(name, library_->names()));
-  return *found;
+  if (found) return *found;
+  const std::string reason = library_->why_absent(name);
+  throw_missing_kernel(name + (reason.empty()
+                                   ? suggestion(name, library_->names())
+                                   : ". The software device leaves it out because of " + reason));
 }
 
 void keep_for_queued(const std::shared_ptr<exec::Library>& library) {

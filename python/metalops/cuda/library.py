@@ -59,11 +59,10 @@ class Library:
     def kernel_names(self) -> tuple[str, ...]:
         return tuple(self._code.entries)
 
-    def check_has(self, name: str) -> None:
-        """Raises NotImplementedError for a kernel that is left out, such as one with textures."""
-        for left_out, reason in self._code.program.skipped():
-            if left_out == name:
-                raise NotImplementedError(f"kernel {name!r} does not run on CUDA tensors: {reason}")
+    @property
+    def left_out(self) -> dict[str, str]:
+        """The kernels of the source that it does not have, with the reasons."""
+        return dict(self._code.program.skipped())
 
     def specialise(self, given: Mapping[int | str, Value]) -> Library:
         """Returns the library with the values of function constants compiled in, by index or name: scalars, sequences

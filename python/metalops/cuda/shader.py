@@ -39,7 +39,10 @@ class Shader:
         if name.startswith("__"):
             raise AttributeError(name)
         if name not in self._library.kernel_names:
-            self._library.check_has(name)
+            if name in self._library.left_out:
+                raise AttributeError(
+                    f"the shader leaves out kernel {name!r} because of {self._library.left_out[name]}"
+                )
             raise AttributeError(
                 f"the shader has no kernel {name!r}; it has {', '.join(self._library.kernel_names)}"
             )

@@ -89,7 +89,8 @@ def compile_file(
         language=language,
         at_first_use=tuple(at_first_use),
     )
-    return compile_path(path, output, options)
+    compile_path(path, output, options)
+    return output
 
 
 def emit_source(

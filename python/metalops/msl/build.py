@@ -367,19 +367,19 @@ def compile_text(
         )
 
 
-def compile_path(path: str, output: str, options: Options) -> str:
-    """Builds the library of a file at `output`; leaves nothing there on failure. Raises OSError if `output` cannot be
-    written."""
+def compile_path(path: str, output: str, options: Options) -> HostCode:
+    """Builds the library of a file at `output`, and returns what was compiled; leaves nothing there on failure. Raises
+    OSError if `output` cannot be written."""
     _outputs.check_file(output)
     preprocessed = preprocess(path=path, **_of_preprocessor(options))
     temporary = f"{output}.{os.getpid()}.tmp"
     try:
-        _build(preprocessed, temporary, options)
+        emitted = _build(preprocessed, temporary, options)
         os.replace(temporary, output)
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)
-    return output
+    return emitted
 
 
 def with_options(

@@ -77,9 +77,11 @@ def main_compile(argv: list[str]) -> int:
                 print(explain(emitted))
         if arguments.output or not shows:
             output = arguments.output or os.path.splitext(arguments.file)[0] + ".so"
-            build.compile_path(arguments.file, output, options)
+            emitted = build.compile_path(arguments.file, output, options)
             if not shows:
                 print(output)
+                for name, reason in emitted.program.skipped():
+                    print(f"{name} is not in the library, because of {reason}", file=sys.stderr)
     except SyntaxError as error:
         print(error.msg, file=sys.stderr)
         return 1

@@ -34,7 +34,8 @@ class KernelEntry:
 
 
 def kernel_entries(program: Program) -> list[KernelEntry]:
-    return [_entry(instance) for instance in program.instances]
+    instances = sorted([*program.instances, *program.left_out], key=lambda i: i.offset)
+    return [_entry(instance) for instance in instances]
 
 
 def _entry(instance: Instance) -> KernelEntry:

@@ -378,6 +378,14 @@ class CallGraph:
         """Returns true if a kernel may reach a function."""
         return self.part(function) in self._reached_by(instance)
 
+    def reached_by(self, instance: Instance) -> set:
+        """Returns the functions, classes, variables and aliases that a kernel may reach or name, itself included."""
+        return {part.item for part in self._reached_by(instance)}
+
+    def reached_from(self, item) -> set:
+        """Returns the same for a function, a class, or the declaration of a variable or alias."""
+        return {part.item for part in self._closure([self.part(item)])}
+
     def takes_reference(self, call, index: int) -> bool:
         """Returns true if a called function of the program may write argument number `index` through a reference."""
         return any(self.lookup.takes_reference(f, index) for f in self.callees(call))

@@ -174,6 +174,7 @@ class Program:
         ] = []  # namespace-scope variables
         self.instantiations: list[tuple[object, tuple[str, ...], int]] = []
         self.namespace_aliases: dict[str, tuple[str, ...]] = {}
+        self.left_out: list[Instance] = []  # of the source and not of the program (absent.py)
         self._walk(source.root.children, (), False, 0)
         self._local_classes()
         self._collect_kernels()
@@ -567,7 +568,7 @@ class Program:
         """Returns the names of kernels that are not in the library, with the reasons."""
         return [
             (instance.name, instance.kernel.unsupported)
-            for instance in self.instances
+            for instance in [*self.instances, *self.left_out]
             if instance.kernel.unsupported
         ]
 

@@ -6,11 +6,14 @@ then compilers are asked, which know names and types.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from ..analysis.program import Program
+from ..analysis.absent import present_program
+from ..analysis.program import Program, ProgramError
+from ..dialect.thread_values import with_parameters
 from ..source.languages import FLOOR
 from ..source.locations import LineMap
 from ..source.paths import PACKAGE_HEADERS
@@ -88,6 +91,27 @@ def check_file(
     )
 
 
+def left_out(
+    path: str | os.PathLike,
+    *,
+    language: int = FLOOR,
+    include_dirs: Iterable[str | os.PathLike] = (),
+    defines: Iterable[str] = (),
+) -> list[tuple[str, str]]:
+    """Returns the kernels of a Metal file that this device has not what they need for, with the reasons; none for a
+    file that cannot be read."""
+    try:
+        preprocessed = preprocess(
+            path=os.fspath(path),
+            include_dirs=[*include_dirs, PACKAGE_HEADERS],
+            defines=defines,
+            language=language,
+        )
+    except SyntaxError:
+        return []
+    return present_program(preprocessed.parsed, forbid=lambda message, offset: None).skipped()
+
+
 def _check(
     read: Callable[[], Preprocessed], language: int, is_checked, compiles: bool
 ) -> list[Finding]:
@@ -104,11 +128,14 @@ def _check(
             )
             for d in error.diagnostics
         ]
-    source = preprocessed.parsed
+    program = Program(preprocessed.parsed, forbid=lambda message, offset: None)
+    lines = LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources))
+    with contextlib.suppress(ProgramError):  # compiled.py reports it
+        program = with_parameters(program, lines, lambda message, offset: None)
     checked = Checked(
-        source,
-        Program(source, forbid=lambda message, offset: None),
-        LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources)),
+        program.source,
+        program,
+        lines,
         language,
         is_checked,
     )
@@ -156,4 +183,4 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(set(findings), key=lambda f: (f.file, f.line, f.column, f.rule))
 
 
-__all__ = ["RULES", "Finding", "Rule", "check_file", "check_source"]
+__all__ = ["RULES", "Finding", "Rule", "check_file", "check_source", "left_out"]

@@ -8,7 +8,7 @@ import sys
 
 from ..source import languages
 from ..source.errors import CompilerNotFound
-from . import apple, check_file, in_order
+from . import apple, check_file, in_order, left_out
 from .rules import RULES
 from .sources import Wanted, metal_files
 
@@ -49,6 +49,15 @@ def main(argv: list[str]) -> int:
         return 2
     for finding in findings:
         print(finding)
+    for path in files:
+        kernels = left_out(
+            path,
+            language=arguments.language,
+            include_dirs=arguments.include_dirs,
+            defines=arguments.defines,
+        )
+        for name, reason in kernels:
+            print(f"{path}: note: metalops does not run kernel {name} because of {reason}")
     return int(any(f.is_error or arguments.strict for f in findings))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ..analysis import confinement, restrictions
+from ..analysis.absent import present_program
 from ..analysis.program import Program, ProgramError, parameter_ranges
 from ..source.errors import Diagnostic, syntax_error
 from ..source.locations import LineMap
@@ -17,6 +18,7 @@ from ..source.parse import Source, unbalanced_bracket
 from ..source.preprocess import Preprocessed
 from .rewrite import Rewritten
 from .separated import insertions
+from .thread_values import with_parameters
 
 _LINE_DIRECTIVE = re.compile(r"(?m)^#.*$")
 
@@ -66,14 +68,18 @@ def read_program(preprocessed: Preprocessed, only: Collection[str], lines: LineM
     fault = unbalanced_bracket(source.masked)
     if fault is not None:
         raise ProgramError(*fault)
-    program = Program(source)
+    program = with_parameters(present_program(source), lines)
+    left_out = program.left_out
     longer = [(i.offset, i.text) for i in insertions(program)]
     if longer:
-        program = Program(Source(lines.insert(longer)))
+        program = Program(Source(lines.insert(longer, program.source.text)))
+    program.left_out = left_out
     if only:
         missing = sorted(set(only) - {i.name for i in program.instances})
         if missing:
-            raise ValueError(f"the source has no kernel {missing[0]!r}")
+            reason = dict(program.skipped()).get(missing[0])
+            note = "" if reason is None else f" for this device: {reason}"
+            raise ValueError(f"the source has no kernel {missing[0]!r}{note}")
         program.instances = [i for i in program.instances if i.name in only]
     restrictions.check(program, preprocessed.language)
     return program

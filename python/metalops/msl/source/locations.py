@@ -46,7 +46,8 @@ class LineMap:
     sources: dict[str, str] = field(default_factory=dict)  # text of files that are not on disk
 
     def __post_init__(self):
-        self._inserted: list[tuple[int, int]] = []  # (end in the longer text, length so far)
+        # For each time text was inserted: (end in the longer text, length so far) of each insertion.
+        self._inserted: list[list[tuple[int, int]]] = []
         self.starts = [0]
         self.places: list[tuple[str, int]] = []
         # A file that is only named by a #line directive is not read.
@@ -63,24 +64,28 @@ class LineMap:
             else:
                 number += 1
 
-    def insert(self, insertions: list[tuple[int, str]]) -> str:
-        """Returns the text with (offset, text) inserted, in order of the offsets. All offsets that this map is given
-        from then on are those of the longer text."""
+    def insert(self, insertions: list[tuple[int, str]], text: str) -> str:
+        """Returns `text`, which is this map's or has parts of it blanked, with (offset, text) inserted, in order of the
+        offsets. All offsets that this map is given from then on are those of the longer text."""
         pieces, position, length = [], 0, 0
-        for offset, text in insertions:
-            pieces += [self.text[position:offset], text]
-            length += len(text)
-            self._inserted.append((offset + length, length))
+        inserted = []
+        for offset, added in insertions:
+            pieces += [text[position:offset], added]
+            length += len(added)
+            inserted.append((offset + length, length))
             position = offset
-        return "".join([*pieces, self.text[position:]])
+        self._inserted.append(inserted)
+        return "".join([*pieces, text[position:]])
 
     def _without_insertions(self, offset: int) -> int:
-        index = bisect.bisect_right(self._inserted, offset, key=lambda i: i[0]) - 1
-        before = self._inserted[index][1] if index >= 0 else 0
-        if index + 1 < len(self._inserted):  # an offset within an insertion is where it stands
-            end, length = self._inserted[index + 1]
-            offset = min(offset, end - (length - before))
-        return offset - before
+        for inserted in reversed(self._inserted):
+            index = bisect.bisect_right(inserted, offset, key=lambda i: i[0]) - 1
+            before = inserted[index][1] if index >= 0 else 0
+            if index + 1 < len(inserted):  # an offset within an insertion is where it stands
+                end, length = inserted[index + 1]
+                offset = min(offset, end - (length - before))
+            offset -= before
+        return offset
 
     def line_index(self, offset: int) -> int:
         offset = self._without_insertions(offset)

@@ -242,6 +242,24 @@ def _closing(text: str, start: int) -> int | None:
     return None
 
 
+def blanked(text: str, ranges: list[tuple[int, int]]) -> str:
+    """Returns the text with ranges blanked, except line breaks and line markers."""
+    pieces = []
+    done = 0
+    for start, end in sorted(ranges):
+        start = max(start, done)
+        if end <= start:
+            continue
+        lines = text[start:end].split("\n")
+        first = start == 0 or text[start - 1] == "\n"
+        for number, line in enumerate(lines):
+            if not (line.startswith("#") and (number > 0 or first)):
+                lines[number] = " " * len(line)
+        pieces += [text[done:start], "\n".join(lines)]
+        done = end
+    return "".join([*pieces, text[done:]])
+
+
 closing_bracket = _closing
 
 _BRACKET_IN_CODE = re.compile(r'"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])*\'|[()\[\]{}]')

@@ -738,6 +738,7 @@ using msl_operand = typename msl_identity<T>::type;
 MSL_ATOMICS(__global)
 MSL_ATOMICS(__local)
 
+namespace raytracing {}
 }  // namespace metal
 
 template <typename T, typename U>

@@ -230,6 +230,13 @@ struct LeftOut {
   u32 part;
 };
 
+// A kernel of the source that the library does not have, and why: what it needs that this device
+// lacks.
+struct Absent {
+  const char* name;
+  const char* reason;
+};
+
 // Instruction set extensions that the library was compiled for; the device rejects a library that
 // its CPU cannot run.
 enum CpuFeature : u32 {
@@ -265,6 +272,7 @@ struct Library {
 
 }  // namespace msl::abi
 
-// Every kernel library exports these two symbols:
+// Every kernel library exports these symbols:
 //   extern "C" const msl::abi::Library metalops_library;
+//   extern "C" const msl::abi::Absent metalops_absent[];        // ends with a null name
 //   extern "C" void metalops_bind(const msl::abi::Runtime*);   // keeps the pointer in msl_runtime

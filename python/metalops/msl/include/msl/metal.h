@@ -25,3 +25,6 @@
 #include <msl/path.h>
 #include <msl/threadgroup.h>
 #endif
+
+// Named by using-directives of programs; what it holds is absent (analysis/absent.py).
+namespace msl::metal::raytracing {}

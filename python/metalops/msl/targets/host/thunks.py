@@ -457,6 +457,10 @@ class Thunks:
         derive = " ".join(
             f"{_qualified(d.path, f'msl_derive_{d.number}')}();" for d in self.rewritten.derived
         )
+        absent = [
+            f"  {{{json.dumps(name)}, {json.dumps(reason)}}},"
+            for name, reason in self.program.skipped()
+        ]
         later = [f"  {{{json.dumps(name)}, {part}}}," for name, part in left_out.items()]
         empty = "  {},"
         return f"""
@@ -484,6 +488,9 @@ const ::msl::abi::Library metalops_library = {{
   ::msl::abi::kAbiVersion, ::msl::msl_support::kCpuFeatures, METALOPS_BUILD,
   msl_kernels, {len(kernels)}, msl_constants, {len(constants)}, msl_sites, {len(sites)},
   {language}, msl_left_out, {len(later)}}};
+__attribute__((visibility("default"))) extern const ::msl::abi::Absent metalops_absent[];
+const ::msl::abi::Absent metalops_absent[] = {{
+{chr(10).join([*absent, "  {}"])}}};
 __attribute__((visibility("default"))) void metalops_bind(const ::msl::abi::Runtime* runtime) {{
   msl_runtime = runtime;
   {derive}
