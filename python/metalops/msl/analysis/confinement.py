@@ -49,7 +49,7 @@ _BUILTIN = re.compile(
 )
 # Names of the C++ that is emitted around the user's code.
 _OURS = re.compile(r"(?:msl_|MSL_)\w")
-_AIR_LABEL = re.compile(r'\s*(?:volatile\b\s*)?\(\s*"air\.[\w.]+"\s*\)')
+_AIR_LABEL = re.compile(r'\s*(?:volatile\b\s*)?\(\s*"(?:\\0?1|\\01)?air\.[\w.]+"\s*\)')
 _MARKER = re.compile(r'\#[ ]\d+[ ]"(?:\\.|[^"\\\n])*"[ \d]*$', re.M)
 
 _LITERAL = r'"(?:\\[^\n]|[^"\\\n])*"|\'(?:\\[^\n]|[^\'\\\n])*\''

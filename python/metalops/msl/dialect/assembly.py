@@ -16,6 +16,7 @@ from ..source.errors import Diagnostic, syntax_error
 from ..source.locations import LineMap
 from ..source.parse import Source, unbalanced_bracket
 from ..source.preprocess import Preprocessed
+from .async_copies import with_copies
 from .rewrite import Rewritten
 from .separated import insertions
 from .thread_values import with_parameters
@@ -55,9 +56,12 @@ def errors_at(lines: LineMap) -> Iterator[None]:
         ) from None
 
 
-def read_program(preprocessed: Preprocessed, only: Collection[str], lines: LineMap) -> Program:
+def read_program(
+    preprocessed: Preprocessed, only: Collection[str], lines: LineMap, is_for_gpus: bool = False
+) -> Program:
     """Returns the program of a source, with the kernels named in `only` (none: all). lines: the map of the source's
-    text; it becomes that of the program's, which has some longer names (separated.py).
+    text; it becomes that of the program's, which has some longer names (separated.py). is_for_gpus: see
+    present_program.
 
     Raises ProgramError for constructs that Metal forbids and C++ compilers would accept, ValueError for unknown
     kernels.
@@ -68,7 +72,8 @@ def read_program(preprocessed: Preprocessed, only: Collection[str], lines: LineM
     fault = unbalanced_bracket(source.masked)
     if fault is not None:
         raise ProgramError(*fault)
-    program = with_parameters(present_program(source), lines)
+    program = with_parameters(present_program(source, None, is_for_gpus), lines)
+    program = with_copies(program, lines)
     left_out = program.left_out
     longer = [(i.offset, i.text) for i in insertions(program)]
     if longer:
