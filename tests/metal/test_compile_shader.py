@@ -2,6 +2,7 @@
 
 import threading
 
+import metalops
 import pytest
 import torch
 
@@ -472,3 +473,39 @@ def test_using_a_kernel_that_needs_what_the_device_lacks_says_why():
     with pytest.raises(RuntimeError) as raised:
         _ = library.trace
     assert str(raised.value).splitlines()[0] == message
+
+
+SWITCHED = """
+#include <metal_stdlib>
+using namespace metal;
+constant bool adds [[function_constant(0)]];
+constant int mode [[function_constant(1)]];
+constant bool scales = mode > 0;
+kernel void k(device float* out [[buffer(0)]],
+              device float* extra [[buffer(1), function_constant(adds)]],
+              constant float& scale [[buffer(2), function_constant(scales)]],
+              uint i [[thread_position_in_grid]]) {
+  if (adds) out[i] += extra[i];
+  if (scales) out[i] *= scale;
+}
+"""
+
+
+def test_arguments_that_a_function_constant_switches_off_need_no_buffer():
+    out = torch.ones(3, device="mps")
+    metalops.compile_shader(SWITCHED, constants={"adds": False, "mode": 0}).k(out)
+    assert out.tolist() == [1, 1, 1]
+    metalops.compile_shader(SWITCHED, constants={"adds": True, "mode": 0}).k(out, out)
+    assert out.tolist() == [2, 2, 2]
+    metalops.compile_shader(SWITCHED, constants={"adds": False, "mode": 1}).k(out, out, 3.0)
+    assert out.tolist() == [6, 6, 6]
+
+
+@software_device_only
+def test_an_argument_that_is_switched_on_needs_its_buffer():
+    out = torch.ones(3, device="mps")
+    shader = metalops.compile_shader(SWITCHED, constants={"adds": True, "mode": 0})
+    with pytest.raises(
+        RuntimeError, match=r"nothing is bound to buffer 1 \('device float \* extra'\)"
+    ):
+        shader.k(out)

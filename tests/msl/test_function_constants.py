@@ -70,3 +70,43 @@ def test_constants_of_one_name_in_two_namespaces(program):
     out = torch.zeros(3, dtype=torch.int32)
     p.specialise({0: struct.pack("i", 10)}).launch("k", out, grid=1)
     assert out.tolist() == [12, 20, 26]
+
+
+SWITCHED = """
+    constant bool has_extra [[function_constant(0)]];
+    constant int mode [[function_constant(1)]];
+    constant bool is_half = mode == 1;
+    constant bool is_float = mode != 1;
+    kernel void k(device float* out [[buffer(0)]],
+                  constant float* extra [[buffer(1), function_constant(has_extra)]],
+                  constant float& scale [[buffer(2), function_constant(has_extra)]],
+                  constant half* h [[buffer(3), function_constant(is_half)]],
+                  constant float* f [[buffer(3), function_constant(is_float)]],
+                  device float& last [[buffer(4), function_constant(has_extra)]],
+                  threadgroup float* kept [[threadgroup(0), function_constant(has_extra)]],
+                  uint i [[thread_position_in_grid]]) {
+      out[i] = is_half ? float(h[i]) : f[i];
+      if (has_extra) {
+        kept[i] = extra[i] * scale;
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        out[i] += kept[i];
+        if (i == 0) last = 5;
+      }
+    }
+"""
+
+
+def test_arguments_that_a_constant_switches_off_need_no_buffer(program):
+    p = program(SWITCHED)
+    for engine in ("group", "fiber"):
+        out = torch.zeros(2)
+        halves = torch.tensor([1.0, 2.0]).half()
+        off = p.specialise({0: b"\0", 1: struct.pack("i", 1)})
+        off.launch("k", out, None, None, halves, grid=2, engine=engine)
+        assert out.tolist() == [1, 2]
+        last = torch.zeros(1)
+        on = p.specialise({0: b"\1", 1: struct.pack("i", 0)})
+        buffers = out, torch.tensor([3.0, 4.0]), torch.tensor([10.0]), torch.tensor([1.0, 2.0]), last  # fmt: skip
+        on.launch("k", *buffers, grid=2, engine=engine, threadgroup_bytes={0: 16})
+        assert out.tolist() == [31, 42]
+        assert last.item() == 5

@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -115,6 +116,20 @@ bool describes_buffers();
 // them.
 void note_address_taken(const void* begin, uint64_t bytes);
 std::vector<std::pair<const void*, uint64_t>> take_noted_addresses();
+
+// What is to be known about the arguments of a kernel that has tables of functions or arguments
+// that function constants switch on; by their positions.
+struct KernelNotes {
+  std::vector<const void*> tables;  // the type of the functions; null for any other argument
+  std::vector<const bool*> switches;
+  std::unordered_map<std::string, msl::abi::VisibleFunction> visible;  // of its library
+
+  bool is_on(uint32_t position) const {
+    return switches[position] == nullptr || *switches[position];
+  }
+};
+// Returns null for a kernel of which there is nothing to be known.
+const KernelNotes* notes_of(const Kernel& kernel);
 
 // The source that a kernel was compiled from, and the values of its function constants.
 struct Origin {

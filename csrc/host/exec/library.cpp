@@ -85,6 +85,48 @@ class Registry {
 };
 Registry& registry = *new Registry;  // leaked, to outlive every library
 
+// The notes of the kernels that have any.
+class NotesOfKernels {
+ public:
+  void add(const msl::abi::Notes& notes,
+           const std::unordered_map<std::string, const Kernel*>& kernels) {
+    std::lock_guard<ForkSafeMutex> lock(mutex_);
+    for (const auto* entry = notes.arguments; entry->kernel != nullptr; ++entry) {
+      const auto found = kernels.find(entry->kernel);
+      if (found == kernels.end()) continue;
+      auto& known = notes_[found->second];
+      if (known == nullptr) {
+        known = std::make_unique<KernelNotes>();
+        known->tables.resize(found->second->argument_count);
+        known->switches.resize(found->second->argument_count);
+        for (const auto* one = notes.visible; one->name != nullptr; ++one) {
+          known->visible.emplace(one->name, *one);
+        }
+      }
+      known->tables[entry->position] = entry->table;
+      known->switches[entry->position] = entry->is_on;
+      any_.store(true, std::memory_order_release);
+    }
+  }
+  void remove(const msl::abi::Library& library) {
+    if (!any_.load(std::memory_order_acquire)) return;
+    std::lock_guard<ForkSafeMutex> lock(mutex_);
+    for (uint32_t i = 0; i < library.kernel_count; ++i) notes_.erase(&library.kernels[i]);
+  }
+  const KernelNotes* find(const Kernel& kernel) {
+    if (!any_.load(std::memory_order_acquire)) return nullptr;
+    std::lock_guard<ForkSafeMutex> lock(mutex_);
+    const auto found = notes_.find(&kernel);
+    return found == notes_.end() ? nullptr : found->second.get();
+  }
+
+ private:
+  std::atomic<bool> any_ = false;
+  ForkSafeMutex mutex_;
+  std::unordered_map<const Kernel*, std::unique_ptr<KernelNotes>> notes_;
+};
+NotesOfKernels& kernel_notes = *new NotesOfKernels;
+
 uintptr_t base_of(const void* address) {
   Dl_info info;
   return dladdr(address, &info) != 0 ? reinterpret_cast<uintptr_t>(info.dli_fbase) : 0;
@@ -190,6 +232,8 @@ uintptr_t library_base(const void* instruction) { return base_of(instruction); }
 
 Module module_of(const void* instruction) { return sanitized_modules.find(base_of(instruction)); }
 
+const KernelNotes* notes_of(const Kernel& kernel) { return kernel_notes.find(kernel); }
+
 Origin origin_of(const Kernel& kernel) { return registry.origin(kernel); }
 
 std::string describe(const Kernel& kernel, msl::abi::Site site) {
@@ -216,6 +260,7 @@ struct Library::Impl {
   ~Impl() {
     if (table != nullptr) {
       registry.remove(*table);
+      kernel_notes.remove(*table);
       forget_code(*table);
     }
     // AddressSanitizer keeps pointers to its records of a library's variables.
@@ -260,10 +305,11 @@ struct Library::Impl {
     for (uint32_t i = 0; i < table->left_out_count; ++i) {
       left_out.emplace(table->left_out[i].name, table->left_out[i].part);
     }
-    const auto* missing_kernel =
-        static_cast<const msl::abi::Absent*>(dlsym(handle, "metalops_absent"));
-    for (; missing_kernel != nullptr && missing_kernel->name != nullptr; ++missing_kernel) {
-      absent.emplace(missing_kernel->name, missing_kernel->reason);
+    if (const auto* notes = static_cast<const msl::abi::Notes*>(dlsym(handle, "metalops_notes"))) {
+      for (const auto* entry = notes->absent; entry->name != nullptr; ++entry) {
+        absent.emplace(entry->name, entry->reason);
+      }
+      kernel_notes.add(*notes, kernels);
     }
     const auto* source_begin = static_cast<const char*>(dlsym(handle, "metalops_source"));
     const auto* source_end = static_cast<const char*>(dlsym(handle, "metalops_source_end"));

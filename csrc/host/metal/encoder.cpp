@@ -54,6 +54,7 @@ void Encoder::bind(unsigned index, void* address, uint64_t bytes) {
   launch_.buffers[index] = address;
   launch_.buffer_bytes[index] = bytes;
   bound_ |= 1u << index;
+  tables_ &= ~(1u << index);
 }
 
 void* Encoder::copy(const void* data, size_t size) {
@@ -79,6 +80,35 @@ void Encoder::set_bytes(unsigned index, const void* data, size_t size) {
   if (C10_UNLIKELY(exec::describes_buffers())) {
     describe(index, {exec::BoundBuffer::Kind::kValue, launch_.buffers[index], size});
   }
+}
+
+void Encoder::set_functions(unsigned index, const std::vector<std::string>& functions,
+                            const exec::Kernel& kernel) {
+  const exec::KernelNotes* notes = exec::notes_of(kernel);
+  const void* type = nullptr;
+  for (uint32_t i = 0; notes != nullptr && i < kernel.argument_count; ++i) {
+    const msl::abi::Argument& argument = kernel.arguments[i];
+    const bool is_here = argument.kind == msl::abi::ArgumentKind::kBuffer &&
+                         argument.index == static_cast<int>(index);
+    if (is_here && notes->tables[i] != nullptr) type = notes->tables[i];
+  }
+  TORCH_CHECK(type != nullptr, "Unexpected argument types");  // as torch says it of strings
+  // As visible_function_table reads it: the number of functions, then their addresses.
+  std::vector<const void*> addresses{reinterpret_cast<const void*>(functions.size())};
+  for (const std::string& name : functions) {
+    if (name.empty()) {
+      addresses.push_back(nullptr);
+      continue;
+    }
+    const auto found = notes->visible.find(name);
+    TORCH_CHECK_VALUE(found != notes->visible.end(), "Metal kernel '", kernel.name,
+                      "': its source has no visible function '", name, "' that a table can hold");
+    TORCH_CHECK_TYPE(found->second.type == type, "Metal kernel '", kernel.name, "': the function '",
+                     name, "' is not of the type of the table in buffer ", index);
+    addresses.push_back(found->second.address);
+  }
+  set_bytes(index, addresses.data(), addresses.size() * sizeof(void*));
+  tables_ |= 1u << index;
 }
 
 void Encoder::describe(unsigned index, exec::BoundBuffer bound) {
@@ -181,9 +211,16 @@ void Encoder::set_threadgroup_bytes(const std::array<uint32_t, msl::abi::kMaxBuf
 
 void Encoder::check_bound(const exec::Kernel& kernel) const {
   using msl::abi::ArgumentKind;
+  const exec::KernelNotes* notes = exec::notes_of(kernel);
   for (uint32_t i = 0; i < kernel.argument_count; ++i) {
     const msl::abi::Argument& argument = kernel.arguments[i];
+    if (C10_UNLIKELY(notes != nullptr) && !notes->is_on(i)) continue;
     if (argument.kind == ArgumentKind::kBuffer) {
+      TORCH_CHECK_TYPE(notes == nullptr || notes->tables[i] == nullptr ||
+                           !(bound_ >> argument.index & 1) || tables_ >> argument.index & 1,
+                       "Metal kernel '", kernel.name, "': argument '", argument.name,
+                       "' is a table of functions, which takes a list of names of visible "
+                       "functions");
       TORCH_CHECK(bound_ >> argument.index & 1, "Metal kernel '", kernel.name,
                   "': nothing is bound to buffer ", argument.index, " ('", argument.type, " ",
                   argument.name, "')");

@@ -48,6 +48,12 @@ class Encoder {
     set_bytes(index, &value, sizeof(T));
   }
 
+  // Binds a table of visible functions of the kernel's library, by name; "" leaves an entry out.
+  // Raises RuntimeError unless the kernel has a table there, TypeError for a function of another
+  // type, ValueError for a name that the library does not have.
+  void set_functions(unsigned index, const std::vector<std::string>& functions,
+                     const exec::Kernel& kernel);
+
   // Binds memory itself, of which the kernel may use `bytes`.
   void set_buffer(unsigned index, void* address, uint64_t bytes);
 
@@ -108,7 +114,8 @@ class Encoder {
   Textures& own_textures();
 
   exec::Launch launch_{};
-  uint32_t bound_ = 0;  // bit i: buffer i is bound (an empty tensor is bound to a null address)
+  uint32_t bound_ = 0;   // bit i: buffer i is bound (an empty tensor is bound to a null address)
+  uint32_t tables_ = 0;  // bit i: a table of functions is bound to buffer i
   size_t inline_used_ = 0;
   // Written once; queued launches share them.
   std::vector<std::shared_ptr<unsigned char[]>> spill_;

@@ -11,12 +11,15 @@
 #include <metal/encoder.h>
 #include <metal/error_buffer.h>
 #include <metal/pipeline.h>
+#include <metal/python_call.h>
 #include <metal/tensor_argument.h>
 #include <metal/texture_argument.h>
 #include <torch_internals.h>
 
 namespace at::native::mps {
 namespace {
+
+namespace exec = metalops::exec;
 
 using metalops::Encoder;
 using metalops::Pipeline;
@@ -27,7 +30,7 @@ using metalops::Pipeline;
 // object can serve several threads; launches take turns (Encoder::dispatch).
 struct CommandBlock {
   const MetalKernelFunction* encoding = nullptr;
-  const Pipeline* pipeline = nullptr;  // of that kernel
+  const exec::Kernel* kernel = nullptr;
   std::optional<Encoder> encoder;
 };
 thread_local CommandBlock* block = nullptr;
@@ -94,7 +97,7 @@ void MetalKernelFunction::startEncoding() {
   TORCH_CHECK(block != nullptr, "startEncoding must be called inside runCommandBlock");
   block->encoder.emplace();
   block->encoding = this;
-  block->pipeline = &pipeline_of(cps);
+  block->kernel = pipeline_of(cps).kernel;
 }
 
 void MetalKernelFunction::setArg(unsigned idx, const at::TensorBase& t) {
@@ -160,12 +163,18 @@ using at::native::mps::MetalKernelFunction;
 void set_texture(MetalKernelFunction& kernel, unsigned index, std::string_view description,
                  c10::ArrayRef<at::Tensor> levels) {
   Encoder& encoder = at::native::mps::encoder_of(&kernel, "setTexture");
-  const exec::Kernel& called = *at::native::mps::block->pipeline->kernel;
+  const exec::Kernel& called = *at::native::mps::block->kernel;
   encoder.set_texture(index, as_texture(called, index, description, levels), levels);
 }
 
 void set_sampler(MetalKernelFunction& kernel, unsigned index, uint64_t sampler) {
   at::native::mps::encoder_of(&kernel, "setSamplerState").set_sampler(index, sampler);
+}
+
+void set_functions(const MetalKernelFunction& function, unsigned index,
+                   const std::vector<std::string>& names) {
+  using namespace at::native::mps;
+  encoder_of(&function, "setFunctions").set_functions(index, names, *block->kernel);
 }
 
 }  // namespace metalops

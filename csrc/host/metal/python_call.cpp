@@ -88,11 +88,27 @@ void set_numbers(MetalKernelFunction& kernel, unsigned index, const std::string&
   }
 }
 
+// Whether a sequence holds names of functions; None leaves an entry of the table out.
+bool are_names(const py::sequence& values) {
+  bool has_name = false;
+  for (const py::handle value : values) {
+    has_name |= py::isinstance<py::str>(value);
+    if (!value.is_none() && !py::isinstance<py::str>(value)) return false;
+  }
+  return has_name;
+}
+
 void set_sequence(MetalKernelFunction& kernel, unsigned index, const std::string& cast,
                   const py::sequence& values) {
   TORCH_CHECK(values.size() > 0, "Empty list/tuple can not be an argument to metal kernel");
   py::object first = values[0];
-  if (py::isinstance<py::int_>(first)) {
+  if (are_names(values)) {
+    std::vector<std::string> names;
+    for (const py::handle value : values) {
+      names.push_back(value.is_none() ? "" : value.cast<std::string>());
+    }
+    set_functions(kernel, index, names);
+  } else if (py::isinstance<py::int_>(first)) {
     set_numbers(kernel, index, cast, values.cast<std::vector<int64_t>>());
   } else if (py::isinstance<py::float_>(first)) {
     set_numbers(kernel, index, cast, values.cast<std::vector<float>>());

@@ -132,7 +132,10 @@ class Library:
 
     def _load(self, index: int, name: str) -> Function:
         if name not in self.kernel_names:
-            self.check_has(name)
+            if name in self.left_out:
+                raise NotImplementedError(
+                    f"the library leaves out kernel {name!r} because of {self.left_out[name]}"
+                )
             raise RuntimeError(
                 f"the library has no kernel {name!r}; it has {', '.join(self.kernel_names)}"
             )

@@ -46,6 +46,12 @@ _FEATURES = {
     "rasterization rate maps": "rasterization_rate_map_data rasterization_rate_map_decoder",
 }
 _FEATURE_OF = {name: feature for feature, names in _FEATURES.items() for name in names.split()}
+# On GPUs addresses of functions would have to be asked for.
+_ON_GPUS = {
+    **_FEATURE_OF,
+    "visible_function_table": "tables of functions",
+    "is_null_visible_function_table": "tables of functions",
+}
 _SPACES = {
     "object_data": "mesh shading",
     "ray_data": "ray tracing",
@@ -76,14 +82,19 @@ class _Need:
         return f"{self.feature} ({self.name}{'' if self.item is item else where})"
 
 
-def present_program(source: Source, forbid: Callable[[str, int], None] | None = None) -> Program:
+def present_program(
+    source: Source,
+    forbid: Callable[[str, int], None] | None = None,
+    is_for_gpus: bool = False,
+) -> Program:
     """Returns the program of a source without what needs absent features, with the kernels that are left out. Its
-    text is as long as the source's. forbid: see Program."""
+    text is as long as the source's. forbid: see Program. is_for_gpus: true for what runs on CUDA devices."""
+    features = _ON_GPUS if is_for_gpus else _FEATURE_OF
     program = Program(source, forbid)
     words = {word.text for word in source.words}
-    if not _FEATURE_OF.keys() & source.identifiers and not _SPACES.keys() & words:
+    if not features.keys() & source.identifiers and not _SPACES.keys() & words:
         return program
-    found = _Absent(program)
+    found = _Absent(program, features)
     if not found.needs and not found.loose:
         return program
     text, left_out = found.blanked()
@@ -93,8 +104,9 @@ def present_program(source: Source, forbid: Callable[[str, int], None] | None = 
 
 
 class _Absent:
-    def __init__(self, program: Program):
+    def __init__(self, program: Program, features: dict[str, str]):
         self.program = program
+        self.features = features
         self.source: Source = program.source
         self.graph = CallGraph(program)
         aliases = {n.id: n for nodes in self.graph.lookup.aliases.values() for n in nodes}
@@ -124,7 +136,7 @@ class _Absent:
             if item is None:
                 self._leave_out_loose(node)
             elif item not in self.needs:
-                self.needs[item] = _Need(_FEATURE_OF[name], name, item)
+                self.needs[item] = _Need(self.features[name], name, item)
         for word in self.source.words:
             item = self._item_around(word.start) if word.text in _SPACES else None
             if item is not None and item not in self.needs:
@@ -156,7 +168,7 @@ class _Absent:
         declared |= set(self.graph.types_and_variables) | set(self.graph.lookup.functions)
         for node in self.source.find(_NAMES):
             name = self.source.masked_text(node)
-            if name not in _FEATURE_OF:
+            if name not in self.features:
                 continue
             if self._scope_of(node) in _NAMESPACES or (
                 name not in declared and self._is_a_use(node)

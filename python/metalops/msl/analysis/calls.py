@@ -386,6 +386,10 @@ class CallGraph:
         """Returns the same for a function, a class, or the declaration of a variable or alias."""
         return {part.item for part in self._closure([self.part(item)])}
 
+    def has_operation(self, function: Function) -> bool:
+        """Returns true if a function that no kernel need reach may come to a barrier or a simdgroup operation."""
+        return any(part.has_operation for part in self._closure([self.part(function)]))
+
     def takes_reference(self, call, index: int) -> bool:
         """Returns true if a called function of the program may write argument number `index` through a reference."""
         return any(self.lookup.takes_reference(f, index) for f in self.callees(call))

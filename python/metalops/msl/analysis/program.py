@@ -42,7 +42,8 @@ class Parameter:
     """One parameter of a kernel.
 
     kind: "buffer", "threadgroup", "texture", "sampler", "builtin", or "unsupported". attribute: the attribute that binds
-    it. index: the text of its index in the table of its kind; None until automatic numbering.
+    it. index: the text of its index in the table of its kind; None until automatic numbering. switch: the function
+    constant that switches it on, if one does.
     """
 
     node: object
@@ -55,6 +56,7 @@ class Parameter:
     index: str | None = None
     is_reference: bool = False
     is_pointer: bool = False
+    switch: str | None = None
 
 
 @dataclass
@@ -120,14 +122,13 @@ _UNSUPPORTED_ATTRIBUTES = {
     "color",
     "imageblock_data",
     "threadgroup_imageblock",
-    "visible_function_table",
 }
 _TEXTURES = re.compile(
     r"\b(?:texture(?:1d|2d|cube)(?:_array)?|texture3d|texture_buffer|depth(?:2d|cube)(?:_array)?)\b"
 )
 _ARRAY_OF_TEXTURES = re.compile(r"\barray\s*<.*,\s*(\d+)\s*>\s*$", re.DOTALL)
 _UNSUPPORTED_TYPES = re.compile(
-    r"\b(?:(?:texture|depth)2d_ms(?:_array)?|visible_function_table"
+    r"\b(?:(?:texture|depth)2d_ms(?:_array)?"
     r"|intersection_function_table|(?:primitive_|instance_)?acceleration_structure|imageblock"
     r"|command_buffer"
     r"|compute_pipeline_state|render_command)\b"
@@ -348,6 +349,8 @@ class Program:
         )
         parameter.is_pointer = bool(kinds) and kinds[0] in ("pointer", "array")
         parameter.is_reference = bool(kinds) and kinds[0] == "reference"
+        if "function_constant" in by_name:
+            parameter.switch = by_name["function_constant"].arguments
         builtin = next((a for a in attributes if a.name in THREAD_ATTRIBUTES), None)
         unsupported = next((a for a in attributes if a.name in _UNSUPPORTED_ATTRIBUTES), None)
         base_type = source.masked[start : declarator.start_byte if declarator else end]

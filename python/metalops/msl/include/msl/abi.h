@@ -237,6 +237,31 @@ struct Absent {
   const char* reason;
 };
 
+// A [[visible]] function, which tables of functions may hold. type: equal for functions of one
+// type.
+struct VisibleFunction {
+  const char* name;
+  const void* address;
+  const void* type;
+};
+
+// What else is to be known about argument number `position` of a kernel. table: the type of the
+// functions of a visible_function_table, or null. is_on: the function constant that switches the
+// argument on, or null.
+struct ArgumentNote {
+  const char* kernel;
+  u32 position;
+  const void* table;
+  const bool* is_on;
+};
+
+// Each list ends with an entry without a name.
+struct Notes {
+  const Absent* absent;
+  const VisibleFunction* visible;
+  const ArgumentNote* arguments;
+};
+
 // Instruction set extensions that the library was compiled for; the device rejects a library that
 // its CPU cannot run.
 enum CpuFeature : u32 {
@@ -274,5 +299,5 @@ struct Library {
 
 // Every kernel library exports these symbols:
 //   extern "C" const msl::abi::Library metalops_library;
-//   extern "C" const msl::abi::Absent metalops_absent[];        // ends with a null name
+//   extern "C" const msl::abi::Notes metalops_notes;
 //   extern "C" void metalops_bind(const msl::abi::Runtime*);   // keeps the pointer in msl_runtime

@@ -45,7 +45,7 @@ def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> CudaCode:
     """
     lines = LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources))
     with errors_at(lines):
-        program = read_program(preprocessed, only, lines)
+        program = read_program(preprocessed, only, lines, is_for_gpus=True)
         _leave_out_textures(program)
         rewritten, sites = rewrite_for_cuda(program)
         has_matrices = _MENTIONS_MATRICES.search(program.source.masked) is not None

@@ -27,6 +27,7 @@ from .thunks import GROUP_BUILTINS, Thunks
 
 _HEAD = "#include <msl/metal.h>\n#include <msl/host/launch.h>\n"
 _TEXTURES = "#include <msl/texture_argument.h>\n"
+_TABLES = "#include <msl/host/function_table.h>\n"
 _TENSORS = "#include <msl/tensors.h>\n#include <msl/host/tensor_argument.h>\n"
 _MENTIONS_TEXTURES = re.compile(
     r"\b(?:texture(?:\dd|cube|_buffer)|depth(?:2d|cube)|sampler\b|access\b)"
@@ -80,6 +81,7 @@ def emit(
 
     head = _HEAD + (_TEXTURES if _MENTIONS_TEXTURES.search(program.source.masked) else "")
     head += _TENSORS if program.has_tensors else ""
+    head += _TABLES if "visible_function_table" in program.source.identifiers else ""
     if "group" in {engine for engine, _ in engines.values()}:
         head += (
             "#include <msl/host/closures.h>\n"

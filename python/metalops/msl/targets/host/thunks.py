@@ -7,15 +7,17 @@ Engines: `loop` for kernels whose threads never synchronise, `group` for synchro
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from ...analysis.program import Instance, Kernel, Parameter, integer_value
+from ...analysis.program import Function, Instance, Kernel, Parameter, integer_value
 from ...dialect import names
 from ...dialect.assembly import Piece, in_namespaces, parameter_types
 from ...dialect.rewrite import Rewritten
 from ...source.locations import LineMap
+from ...source.parse import string_value
 from ...source.vocabulary import THREAD_ATTRIBUTES
 from . import flavours
 from .group.calls import name_in_group
@@ -127,6 +129,7 @@ class Thunks:
         self.instances = [i for i in program.instances if not i.kernel.unsupported]
         self._left_alone = flavours.left_alone({i.name for i in self.instances})
         self._placed: dict[int, set[str]] = {}
+        self._noted: dict[int, int] = {}  # by instance, how many of its arguments are noted
         self.names = [
             f"{names.PROGRAM}::{'::'.join([*_named(i.path), ''])}" for i in self.instances
         ]
@@ -215,6 +218,7 @@ class Thunks:
                 f"msl_facts_of_{number};"
             )
         lines.append(self._argument_table(number, instance))
+        lines += filter(None, [self._argument_notes(number, kernel)])
         synchronises = self.rewritten.calls.synchronises(instance)
         if not synchronises:
             lines.append(self._loop(number, instance, expression))
@@ -419,6 +423,61 @@ class Thunks:
         )
         return f"{head}{body}\n  {expression}({', '.join(values)});\n}}"
 
+    # ---- tables of functions, and arguments that a function constant switches on -----------------
+
+    @functools.cached_property
+    def _has_tables(self) -> bool:
+        return "visible_function_table" in self.source.identifiers
+
+    def _argument_notes(self, number: int, kernel: Kernel) -> str:
+        """Returns the declaration of the notes of a kernel's arguments; empty if there is nothing to note."""
+        rows = []
+        for position, p in enumerate(kernel.parameters):
+            table = is_on = "nullptr"
+            if p.kind == "buffer" and self._has_tables:
+                table = f"{_SUPPORT}::table_type<msl_types_{number}::parameter<{position}>>"
+            if p.switch is not None:
+                is_on = f"&{p.switch}"
+            if (table, is_on) != ("nullptr", "nullptr"):
+                name = json.dumps(self.instances[number].name)
+                rows.append(f"  {{{name}, {position}, {table}, {is_on}}}")
+        if not rows:
+            return ""
+        self._noted[number] = len(rows)
+        joined = ",\n".join(rows)
+        return f"static constexpr {_ABI}::ArgumentNote msl_notes_{number}[] = {{\n{joined}}};"
+
+    def _notes(self) -> list[str]:
+        return [
+            f"  {self.names[number]}msl_notes_{number}[{row}],"
+            for number, count in self._noted.items()
+            for row in range(count)
+        ]
+
+    def _visible(self) -> list[str]:
+        """Returns the table's lines of the visible functions that can be called through a table: a function that
+        synchronises threads takes part in the code of its callers."""
+        if not self._has_tables:
+            return []
+        functions: dict[str, list[Function]] = {}
+        for function in self.program.functions:
+            if function.body is not None and any(a.name == "visible" for a in function.attributes):
+                functions.setdefault(function.name, []).append(function)
+        lines = []
+        for name, (function, *others) in functions.items():
+            if others or function.template_headers:
+                continue
+            if self.rewritten.calls.has_operation(function):
+                continue
+            host_name = next((a for a in function.attributes if a.name == "host_name"), None)
+            shown = string_value(host_name.arguments or "") if host_name else name
+            called = _qualified(function.path, name)
+            lines.append(
+                f"  {{{json.dumps(shown)}, reinterpret_cast<const void*>(&{called}), "
+                f"&{_SUPPORT}::function_type<decltype({called})>}},"
+            )
+        return lines
+
     # ---- the library -----------------------------------------------------------------------------
 
     def _library(self, left_out: Mapping[str, int], language: int) -> str:
@@ -478,6 +537,15 @@ constexpr ::msl::abi::SourceLocation msl_sites[] = {{
 constexpr ::msl::abi::LeftOut msl_left_out[] = {{
 {chr(10).join(later) or empty}
 }};
+constexpr ::msl::abi::Absent msl_absent[] = {{
+{chr(10).join([*absent, empty])}
+}};
+const ::msl::abi::VisibleFunction msl_visible[] = {{
+{chr(10).join([*self._visible(), empty])}
+}};
+constexpr ::msl::abi::ArgumentNote msl_notes[] = {{
+{chr(10).join([*self._notes(), empty])}
+}};
 }}
 #ifndef METALOPS_BUILD
 #define METALOPS_BUILD ""
@@ -488,9 +556,8 @@ const ::msl::abi::Library metalops_library = {{
   ::msl::abi::kAbiVersion, ::msl::msl_support::kCpuFeatures, METALOPS_BUILD,
   msl_kernels, {len(kernels)}, msl_constants, {len(constants)}, msl_sites, {len(sites)},
   {language}, msl_left_out, {len(later)}}};
-__attribute__((visibility("default"))) extern const ::msl::abi::Absent metalops_absent[];
-const ::msl::abi::Absent metalops_absent[] = {{
-{chr(10).join([*absent, "  {}"])}}};
+__attribute__((visibility("default"))) extern const ::msl::abi::Notes metalops_notes;
+const ::msl::abi::Notes metalops_notes = {{msl_absent, msl_visible, msl_notes}};
 __attribute__((visibility("default"))) void metalops_bind(const ::msl::abi::Runtime* runtime) {{
   msl_runtime = runtime;
   {derive}

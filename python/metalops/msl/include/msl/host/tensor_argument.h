@@ -16,8 +16,10 @@ struct buffer_argument<metal::tensor<E, X, metal::tensor_handle, Tags...>> {
   using Tensor = metal::tensor<E, X, metal::tensor_handle, Tags...>;
   Tensor tensor;
   inline __attribute__((always_inline)) buffer_argument(const Launch* launch, u32 index)
-      : tensor(
-            msl_impl::tensor_of<Tensor>(*static_cast<const abi::Tensor*>(launch->buffers[index]))) {
+      : tensor(msl_impl::tensor_of<Tensor>(description(launch->buffers[index]))) {}
+  // An argument that a function constant switches off has none.
+  static inline __attribute__((always_inline)) abi::Tensor description(const void* bound) {
+    return bound == nullptr ? abi::Tensor{} : *static_cast<const abi::Tensor*>(bound);
   }
   inline __attribute__((always_inline)) const Tensor& get() const { return tensor; }
 };
