@@ -47,6 +47,12 @@ VARIADIC = rule(
 )
 MAIN = rule("main", _RESTRICTIONS, "No function is called main.")
 LAMBDA = rule("lambda", _RESTRICTIONS, "Lambdas need Metal 3.2.")
+INIT_STATEMENT = rule(
+    "init-statement",
+    "1.5",
+    "A declaration in front of the condition of an if is an extension before Metal 4.",
+    is_suspicion=True,
+)
 CPP17 = rule("cpp17", "1.5", "if constexpr and the rest of C++17 need Metal 4.")
 STRING = rule("string-literal", "6.19", "String literals belong to os_log and to error reporting.")
 
@@ -369,8 +375,12 @@ class _Language:
                 )
 
     def init_statement(self, node) -> None:
-        if node.parent.type == "condition_clause":
-            self.cpp17("a declaration in front of a condition", "put it before the if")(node)
+        if node.parent.type == "condition_clause" and self.checked.language < 400:
+            self.checked.report(
+                INIT_STATEMENT,
+                node,
+                "Apple's compiler warns of a declaration in front of a condition; put it before the if",
+            )
 
     def nested_namespace(self, node) -> None:
         if node.parent.type == "namespace_definition":
