@@ -143,6 +143,29 @@ WRONG = {
         "is_same",
         "the meaning of is_same depends on the address space of P",
     ),
+    "is_same under a template of its parameters": (
+        "template <typename P, typename Q> bool g(P p, Q q) { return is_same<P, Q>::value; }\n"
+        "template <typename A, typename B> bool f(A a, B b) { return g(a, b); }",
+        "o[0] = f(o, t + 1);",
+        "is_same",
+        "the meaning of is_same depends on the address space of P",
+    ),
+    "is_same under several templates": (
+        "template <typename P, typename Q> constant constexpr bool v = is_same_v<P, Q>;\n"
+        "template <typename P, typename Q> struct s { static bool of() { return v<Q, P>; } };\n"
+        "template <typename A, typename B> bool g(const thread A& a, const thread B& b) { return s<A, B>::of(); }\n"
+        "template <typename T> bool f(T a, threadgroup float* b) { return g(a, b); }",
+        "o[0] = f(o, t);",
+        "is_same_v",
+        "the meaning of is_same_v depends on the address space of P",
+    ),
+    "is_same under an alias": (
+        "template <typename P, typename Q> using a = is_same<P, Q>;\n"
+        "template <typename A, typename B> struct s { enum { v = a<A, B>::value }; };",
+        "o[0] = s<device float*, threadgroup float*>::v;",
+        "is_same",
+        "the meaning of is_same depends on the address space of P",
+    ),
     "a trait of a template parameter": (
         "template <typename P> struct s { enum { v = 0 }; };\n"
         "template <typename T> struct s<device T*> { enum { v = 1 }; };\n"
@@ -236,3 +259,14 @@ def test_functions_that_synchronise(program, engine):
     out, x = torch.zeros(32), torch.arange(32.0)
     p.launch("k", out, x, grid=32, engine=engine)
     assert out.tolist() == [-x.sum()] * 32
+
+
+def test_is_same_of_parameters_that_are_never_pointers_is_no_error():
+    msl.emit_source(
+        f"""{HEADER}
+        template <typename P, typename Q> bool g(P p, Q q) {{ return is_same<P, Q>::value; }}
+        template <typename A, typename B> bool f(A a, B b) {{ return g(a, b) || g(b, a) || f(a, a); }}
+        template <typename T, typename U> bool h(device T* p, threadgroup U* q) {{ return is_same_v<T, U> && f(*p, *q); }}
+        kernel void k(device float* o) {{ threadgroup float t[2]; o[0] = f(o[1], 1) + h(o, t); }}
+        """
+    )

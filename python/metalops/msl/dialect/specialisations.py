@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 
-from ..analysis.program import Program, ProgramError, name_node
+from ..analysis.program import Program, ProgramError, declared_identifier, name_node
 from ..analysis.spaces import Spaces, arguments_of, chain, nested
 from ..analysis.types import DATA_SPACES, Type
 from .duplicates import Keys
@@ -59,6 +59,7 @@ class _Specialisations:
         self.spaces = spaces
         self.types = spaces.types
         self._found: list[Insertion] = []
+        self._given: dict[tuple[int, str], bool] = {}  # of parameters of templates
 
     @functools.cached_property
     def keys(self) -> Keys:
@@ -216,28 +217,43 @@ class _Specialisations:
         names = [self.source.masked_text(a).strip() for a in arguments]
         if not all(map(self.types.is_template_parameter, names)):
             return False
+        return all(self._may_be_pointer(node, name) for name in names)
+
+    def _may_be_pointer(self, node, name: str) -> bool:
+        """Returns true if a pointer is known to be given for a template parameter that a node names, directly or by
+        templates that pass on a parameter of their own."""
         outer = node.parent
         while outer is not None:
-            if outer.type == "template_declaration" and self._is_given_pointers(outer, names):
-                return True
+            if outer.type == "template_declaration" and name in self._parameters(outer):
+                key = (outer.start_byte, name)
+                if key not in self._given:
+                    self._given[key] = False  # for templates that use each other
+                    self._given[key] = name in self._given_to(outer)
+                return self._given[key]
             outer = outer.parent
         return False
 
-    def _is_given_pointers(self, template, names: list[str]) -> bool:
-        given: set[str] = set()
-        order = [
+    def _parameters(self, template) -> list[str]:
+        return [
             self.source.masked_text(n)
             for n in self.source.find(_TYPE_PARAMETERS, template.child_by_field_name("parameters"))
         ]
+
+    def _given_to(self, template) -> set[str]:
+        """Returns the parameters of a template for which pointers are known to be given."""
+        given: set[str] = set()
+        order = self._parameters(template)
         inner = template.named_children[-1]
         function = next((f for f in self.program.functions if f.node == template), None)
         name = inner.child_by_field_name("name")
+        if name is None and inner.type == "declaration":  # a variable
+            name = declared_identifier(inner.child_by_field_name("declarator"))
         called = function.name if function is not None else name and self.source.masked_text(name)
         for match in re.finditer(rf"\b{called}\b", self.source.masked) if called else ():
             use = self.source.leaf_at(match.start()).parent
             if use is not None and use.type in ("template_type", "template_function"):
                 written = use.child_by_field_name("arguments").named_children
-                given.update(n for n, a in zip(order, written, strict=False) if self._spaces(a))
+                given.update(n for n, a in zip(order, written, strict=False) if self._is_pointer(a))
             while use is not None and use.type in (
                 "template_function",
                 "qualified_identifier",
@@ -247,7 +263,14 @@ class _Specialisations:
                 use = use.parent
             if function is not None and use is not None and use.type == "call_expression":
                 given |= self._given_pointers(use, function)
-        return len(given.intersection(names)) == len({*names})
+        return given
+
+    def _is_pointer(self, argument) -> bool:
+        """Returns true if a template argument is a pointer, or a parameter for which one is given."""
+        name = self.source.masked_text(argument).strip()
+        return bool(self._spaces(argument)) or (
+            self.types.is_template_parameter(name) and self._may_be_pointer(argument, name)
+        )
 
     def _given_pointers(self, call, function) -> set[str]:
         """Returns the names of the types of a function's parameters that a call gives pointers."""
@@ -255,6 +278,11 @@ class _Specialisations:
         found = set()
         for argument, (_, _, declared) in zip(arguments_of(call) or (), parameters, strict=False):
             actual = self.spaces.type_of(argument)
-            if actual is not None and actual.kind in ("pointer", "array"):
-                found.add(declared.type.name)
+            if actual is None:
+                continue
+            if actual.kind in ("pointer", "array") or (
+                actual.is_open and self._may_be_pointer(argument, actual.name)
+            ):
+                type_ = declared.type
+                found.add(type_.target.name if type_.kind == "reference" else type_.name)
         return found
