@@ -432,7 +432,9 @@ void bind_exec(py::module_& m) {
           "source", [](const Library& library) { return py::bytes(library.source()); },
           "Its Metal source, preprocessed, deflated by zlib.")
       .def("kernel_table", &kernel_table,
-           "What is known about each kernel that is not left out, a dict for each.")
+           "What is known about each kernel that the library contains or describes, a dict for "
+           "each. "
+           "One that is only described is compiled when it is used, and has no engines here.")
       .def_property_readonly(
           "build", [](const Library& library) { return library.table().build; },
           "Compiler and flags it was built with.")

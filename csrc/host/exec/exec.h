@@ -38,6 +38,11 @@ class Library {
   // Returns null when there is no such kernel. Compiles a kernel that the library leaves out, the
   // first time; throws what compile_left_out throws.
   const Kernel* find(const std::string& name) const;
+  // Returns what a kernel's arguments and limits are, without compiling it if the library describes
+  // it. Only find() returns a kernel that can run.
+  const Kernel* describe(const std::string& name) const;
+  // Begins to compile a kernel that the library leaves out, for find().
+  void begin(const std::string& name) const;
   std::vector<std::string> names() const;  // those that are compiled come first
   // Returns why a kernel of the source is not in the library; empty for any other name.
   std::string why_absent(const std::string& name) const;
@@ -61,6 +66,10 @@ class Library {
 // version. Set by the Python bindings. Null by default.
 extern std::shared_ptr<Library> (*compile_left_out)(std::string_view source, uint32_t language,
                                                     const std::vector<std::string>& kernels);
+
+// Begins to do so, in another thread, and returns at once. Set by the Python bindings.
+extern void (*begin_left_out)(std::string_view source, uint32_t language,
+                              const std::vector<std::string>& kernels);
 
 enum class Engine { kAutomatic, kLoop, kGroup, kFiber };
 

@@ -321,16 +321,24 @@ struct Library::Impl {
     watch_kernels();
   }
 
-  // Returns a part of the kernels that are left out, compiled the first time.
-  Library& part(uint32_t number) {
-    {
-      std::lock_guard<ForkSafeMutex> lock(mutex);
-      if (const auto found = parts.find(number); found != parts.end()) return *found->second;
-    }
+  Library* compiled_part(uint32_t number) {
+    std::lock_guard<ForkSafeMutex> lock(mutex);
+    const auto found = parts.find(number);
+    return found == parts.end() ? nullptr : found->second.get();
+  }
+
+  std::vector<std::string> names_of_part(uint32_t number) const {
     std::vector<std::string> names;
     for (uint32_t i = 0; i < table->left_out_count; ++i) {
       if (table->left_out[i].part == number) names.emplace_back(table->left_out[i].name);
     }
+    return names;
+  }
+
+  // Returns a part of the kernels that are left out, compiled the first time.
+  Library& part(uint32_t number) {
+    if (Library* const found = compiled_part(number)) return *found;
+    const std::vector<std::string> names = names_of_part(number);
     TORCH_CHECK(compile_left_out != nullptr, "the kernel ", names.front(),
                 " is compiled at its first use, which needs a running Python interpreter");
     // No lock is held while compiling, which may take Python's interpreter lock. The first of
@@ -362,6 +370,8 @@ struct Library::Impl {
 
 std::shared_ptr<Library> (*compile_left_out)(std::string_view source, uint32_t language,
                                              const std::vector<std::string>& kernels) = nullptr;
+void (*begin_left_out)(std::string_view source, uint32_t language,
+                       const std::vector<std::string>& kernels) = nullptr;
 
 Library::~Library() = default;
 
@@ -393,10 +403,22 @@ bool Library::has(const std::string& name) const {
 }
 
 const Kernel* Library::find(const std::string& name) const {
-  const auto found = impl_->kernels.find(name);
-  if (found != impl_->kernels.end()) return found->second;
   const auto left_out = impl_->left_out.find(name);
-  return left_out == impl_->left_out.end() ? nullptr : impl_->part(left_out->second).find(name);
+  if (left_out != impl_->left_out.end()) return impl_->part(left_out->second).find(name);
+  const auto found = impl_->kernels.find(name);
+  return found == impl_->kernels.end() ? nullptr : found->second;
+}
+
+const Kernel* Library::describe(const std::string& name) const {
+  const auto found = impl_->kernels.find(name);
+  return found == impl_->kernels.end() ? find(name) : found->second;
+}
+
+void Library::begin(const std::string& name) const {
+  const auto left_out = impl_->left_out.find(name);
+  if (left_out == impl_->left_out.end() || begin_left_out == nullptr) return;
+  if (impl_->compiled_part(left_out->second) != nullptr) return;
+  begin_left_out(impl_->source, table().language, impl_->names_of_part(left_out->second));
 }
 
 std::string Library::why_absent(const std::string& name) const {
@@ -410,7 +432,8 @@ std::vector<std::string> Library::names() const {
   std::vector<std::string> names;
   for (uint32_t i = 0; i < table().kernel_count; ++i) names.emplace_back(table().kernels[i].name);
   for (uint32_t i = 0; i < table().left_out_count; ++i) {
-    names.emplace_back(table().left_out[i].name);
+    const char* name = table().left_out[i].name;
+    if (impl_->kernels.count(name) == 0) names.emplace_back(name);
   }
   return names;
 }

@@ -37,6 +37,7 @@ void bind_library(py::module_& m, const char* name) {
 
 void bind_metal(py::module_& host) {
   exec::compile_left_out = &compile_left_out;
+  exec::begin_left_out = &begin_left_out;
   py::module_ m = py::module_::import("torch._C");
   bind_library<DynamicMetalShaderLibrary>(m, "_mps_ShaderLibrary");
   bind_library<PrecompiledMetalShaderLibrary>(m, "_mps_PrecompiledShaderLibrary");
@@ -58,8 +59,9 @@ void bind_metal(py::module_& host) {
          const std::map<unsigned, uint32_t>& threadgroup_bytes) {
         Pipeline::ThreadgroupBytes bytes{};
         for (const auto& [index, length] : threadgroup_bytes) bytes.at(index) = length;
-        const exec::Kernel& kernel = CompiledLibrary(library).named_kernel(name);
-        auto pipeline = c10::make_intrusive<Pipeline>(std::move(library), &kernel, bytes);
+        const exec::Kernel& described = CompiledLibrary(library).described_kernel(name);
+        library->begin(name);
+        auto pipeline = c10::make_intrusive<Pipeline>(std::move(library), &described, bytes);
         return std::make_shared<MetalKernelFunction>(pipeline.get(), pipeline.get());
       },
       py::arg("library"), py::arg("name"), py::arg("threadgroup_bytes"),

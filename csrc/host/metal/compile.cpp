@@ -9,29 +9,39 @@ namespace py = pybind11;
 
 namespace {
 
-// Calls a function of metalops.msl that returns the path of a library, and opens it. `arguments`
-// returns the function's arguments as a tuple.
+// Calls a function of metalops.msl, and take(its result). `arguments` returns the function's
+// arguments as a tuple.
+template <typename Arguments, typename Take>
+void call(const char* function, const Arguments& arguments, const Take& take) {
+  TORCH_CHECK(Py_IsInitialized(), "Compiling Metal source needs a running Python interpreter");
+  py::gil_scoped_acquire gil;
+  try {
+    take(py::object(py::module_::import("metalops.msl").attr(function)(*arguments())));
+  } catch (py::error_already_set& error) {
+    const bool wrong_source = error.matches(PyExc_SyntaxError);
+    std::string message;
+    if (wrong_source) message = py::str(error.value().attr("msg")).cast<std::string>();
+    error.restore();
+    python_error raised;
+    raised.persist();
+    if (wrong_source) throw MetalSyntaxError(std::move(message), std::move(raised));
+    throw raised;
+  }
+}
+
+// Calls a function that returns the path of a library, and opens it.
 template <typename Arguments>
 std::shared_ptr<exec::Library> compile(const char* function, const Arguments& arguments) {
-  TORCH_CHECK(Py_IsInitialized(), "Compiling Metal source needs a running Python interpreter");
   std::string path;
-  {
-    py::gil_scoped_acquire gil;
-    try {
-      py::object result = py::module_::import("metalops.msl").attr(function)(*arguments());
-      path = py::module_::import("os").attr("fspath")(result).cast<std::string>();
-    } catch (py::error_already_set& error) {
-      const bool wrong_source = error.matches(PyExc_SyntaxError);
-      std::string message;
-      if (wrong_source) message = py::str(error.value().attr("msg")).cast<std::string>();
-      error.restore();
-      python_error raised;
-      raised.persist();
-      if (wrong_source) throw MetalSyntaxError(std::move(message), std::move(raised));
-      throw raised;
-    }
-  }
+  call(function, arguments, [&](const py::object& result) {
+    path = py::module_::import("os").attr("fspath")(result).cast<std::string>();
+  });
   return exec::Library::open(path);
+}
+
+py::tuple arguments_of(std::string_view source, uint32_t language,
+                       const std::vector<std::string>& kernels) {
+  return py::make_tuple(py::bytes(source.data(), source.size()), language, kernels);
 }
 
 }  // namespace
@@ -42,9 +52,18 @@ std::shared_ptr<exec::Library> compile_metal(const std::string& source) {
 
 std::shared_ptr<exec::Library> compile_left_out(std::string_view source, uint32_t language,
                                                 const std::vector<std::string>& kernels) {
-  return compile("compile_left_out", [&] {
-    return py::make_tuple(py::bytes(source.data(), source.size()), language, kernels);
-  });
+  try {
+    return compile("compile_left_out", [&] { return arguments_of(source, language, kernels); });
+  } catch (const MetalSyntaxError& error) {
+    throw python_error(error.raised());  // whoever launches the kernel sees file, line and column
+  }
+}
+
+void begin_left_out(std::string_view source, uint32_t language,
+                    const std::vector<std::string>& kernels) {
+  call(
+      "begin_left_out", [&] { return arguments_of(source, language, kernels); },
+      [](const py::object&) {});
 }
 
 }  // namespace metalops

@@ -32,8 +32,11 @@ class MetalSyntaxError : public c10::SyntaxError {
 // unchanged.
 std::shared_ptr<exec::Library> compile_metal(const std::string& source);
 
-// Calls metalops.msl.compile_left_out likewise (see exec::compile_left_out).
+// Calls metalops.msl.compile_left_out (see exec::compile_left_out). Throws python_error.
 std::shared_ptr<exec::Library> compile_left_out(std::string_view source, uint32_t language,
                                                 const std::vector<std::string>& kernels);
+// Calls metalops.msl.begin_left_out (see exec::begin_left_out).
+void begin_left_out(std::string_view source, uint32_t language,
+                    const std::vector<std::string>& kernels);
 
 }  // namespace metalops

@@ -30,7 +30,7 @@ using metalops::Pipeline;
 // object can serve several threads; launches take turns (Encoder::dispatch).
 struct CommandBlock {
   const MetalKernelFunction* encoding = nullptr;
-  const exec::Kernel* kernel = nullptr;
+  const Pipeline* pipeline = nullptr;  // of that kernel
   std::optional<Encoder> encoder;
 };
 thread_local CommandBlock* block = nullptr;
@@ -56,7 +56,7 @@ void launch(Encoder& encoder, const Pipeline& pipeline, std::array<uint64_t, 3> 
             std::array<uint64_t, 3> group) {
   InBlock outside(nullptr);  // signal handlers that run meanwhile have blocks of their own
   encoder.set_threadgroup_bytes(pipeline.threadgroup_bytes);
-  encoder.dispatch(*pipeline.kernel, threads, group);
+  encoder.dispatch(pipeline.kernel(), threads, group);
 }
 
 const Pipeline& pipeline_of(MTLComputePipelineState_t state) {
@@ -75,13 +75,13 @@ MetalKernelFunction::~MetalKernelFunction() {
 }
 
 uint64_t MetalKernelFunction::getMaxThreadsPerThreadgroup() const {
-  return pipeline_of(cps).kernel->max_threads_per_threadgroup;
+  return pipeline_of(cps).described->max_threads_per_threadgroup;
 }
 
 uint64_t MetalKernelFunction::getThreadExecutionWidth() const { return msl::abi::kSimdWidth; }
 
 uint64_t MetalKernelFunction::getStaticThreadGroupMemoryLength() const {
-  return pipeline_of(cps).kernel->static_threadgroup_bytes;
+  return pipeline_of(cps).described->static_threadgroup_bytes;
 }
 
 void MetalKernelFunction::runCommandBlock(std::function<void(void)> f) {
@@ -97,15 +97,15 @@ void MetalKernelFunction::startEncoding() {
   TORCH_CHECK(block != nullptr, "startEncoding must be called inside runCommandBlock");
   block->encoder.emplace();
   block->encoding = this;
-  block->kernel = pipeline_of(cps).kernel;
+  block->pipeline = &pipeline_of(cps);
 }
 
 void MetalKernelFunction::setArg(unsigned idx, const at::TensorBase& t) {
   Encoder& encoder = encoder_of(this, "setArg");
   const Pipeline& pipeline = pipeline_of(cps);
   if (C10_UNLIKELY(pipeline.takes_tensors)) {
-    if (const auto* argument = metalops::tensor_argument(*pipeline.kernel, idx)) {
-      encoder.set_handle(idx, metalops::as_argument(t, *argument, *pipeline.kernel), t);
+    if (const auto* argument = metalops::tensor_argument(*pipeline.described, idx)) {
+      encoder.set_handle(idx, metalops::as_argument(t, *argument, *pipeline.described), t);
       return;
     }
   }
@@ -115,8 +115,8 @@ void MetalKernelFunction::setArg(unsigned idx, const at::TensorBase& t) {
 void MetalKernelFunction::setArg(unsigned idx, const void* ptr, uint64_t size) {
   Encoder& encoder = encoder_of(this, "setArg");
   const Pipeline& pipeline = pipeline_of(cps);
-  TORCH_CHECK_TYPE(!pipeline.takes_tensors || !metalops::tensor_argument(*pipeline.kernel, idx),
-                   "Metal kernel '", pipeline.kernel->name, "': buffer ", idx,
+  TORCH_CHECK_TYPE(!pipeline.takes_tensors || !metalops::tensor_argument(*pipeline.described, idx),
+                   "Metal kernel '", pipeline.described->name, "': buffer ", idx,
                    " takes a tensor, but was given ", size, " bytes");
   encoder.set_bytes(idx, ptr, size);
 }
@@ -163,7 +163,7 @@ using at::native::mps::MetalKernelFunction;
 void set_texture(MetalKernelFunction& kernel, unsigned index, std::string_view description,
                  c10::ArrayRef<at::Tensor> levels) {
   Encoder& encoder = at::native::mps::encoder_of(&kernel, "setTexture");
-  const exec::Kernel& called = *at::native::mps::block->kernel;
+  const exec::Kernel& called = *at::native::mps::block->pipeline->described;
   encoder.set_texture(index, as_texture(called, index, description, levels), levels);
 }
 
@@ -174,7 +174,7 @@ void set_sampler(MetalKernelFunction& kernel, unsigned index, uint64_t sampler) 
 void set_functions(const MetalKernelFunction& function, unsigned index,
                    const std::vector<std::string>& names) {
   using namespace at::native::mps;
-  encoder_of(&function, "setFunctions").set_functions(index, names, *block->kernel);
+  encoder_of(&function, "setFunctions").set_functions(index, names, block->pipeline->kernel());
 }
 
 }  // namespace metalops

@@ -60,13 +60,20 @@ const exec::Kernel& CompiledLibrary::kernel(const std::string& name) const {
   return *found;
 }
 
-const exec::Kernel& CompiledLibrary::named_kernel(const std::string& name) const {
-  const exec::Kernel* found = library_->find(name);
+const exec::Kernel& CompiledLibrary::described_kernel(const std::string& name) const {
+  const exec::Kernel* found = library_->describe(name);
   if (found) return *found;
   const std::string reason = library_->why_absent(name);
   throw_missing_kernel(name + (reason.empty()
                                    ? suggestion(name, library_->names())
                                    : ". The software device leaves it out because of " + reason));
+}
+
+const exec::Kernel& Pipeline::kernel() const {
+  if (const auto* compiled = kernel_.load(std::memory_order_acquire)) return *compiled;
+  const exec::Kernel* compiled = library->find(described->name);
+  kernel_.store(compiled, std::memory_order_release);
+  return *compiled;
 }
 
 void keep_for_queued(const std::shared_ptr<exec::Library>& library) {

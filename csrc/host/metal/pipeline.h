@@ -23,17 +23,23 @@ void keep_for_queued(const std::shared_ptr<exec::Library>& library);
 // states are: a kernel object in Python may outlive the shader library it came from.
 struct Pipeline : c10::intrusive_ptr_target {
   using ThreadgroupBytes = std::array<uint32_t, msl::abi::kMaxBuffers>;
-  Pipeline(std::shared_ptr<exec::Library> library, const exec::Kernel* kernel,
+  Pipeline(std::shared_ptr<exec::Library> library, const exec::Kernel* described,
            const ThreadgroupBytes& threadgroup_bytes = {})
-      : library(std::move(library)), kernel(kernel), threadgroup_bytes(threadgroup_bytes) {}
+      : library(std::move(library)), described(described), threadgroup_bytes(threadgroup_bytes) {}
   ~Pipeline() override { keep_for_queued(library); }
 
+  // Returns the kernel to launch, which may be compiled now; throws what Library::find throws.
+  const exec::Kernel& kernel() const;
+
   const std::shared_ptr<exec::Library> library;
-  const exec::Kernel* const kernel;
+  const exec::Kernel* const described;  // its name, arguments and limits
   // The lengths of threadgroup arguments, 0 where none was given. On a Mac they belong to the
   // encoder.
   const ThreadgroupBytes threadgroup_bytes;
-  const bool takes_tensors = kernel_takes_tensors(*kernel);
+  const bool takes_tensors = kernel_takes_tensors(*described);
+
+ private:
+  mutable std::atomic<const exec::Kernel*> kernel_{nullptr};
 };
 
 // The kernel of an elementwise call, looked up once per (operator name, signature).
@@ -56,8 +62,9 @@ class CompiledLibrary {
 
   // Returns the kernel of that name; raises torch's RuntimeError when there is none.
   const exec::Kernel& kernel(const std::string& name) const;
-  // Like kernel(), for a name that a person wrote: the error suggests similar names.
-  const exec::Kernel& named_kernel(const std::string& name) const;
+  // Returns what describes a kernel (see exec::Library::describe), for a name that a person wrote:
+  // the error suggests similar names.
+  const exec::Kernel& described_kernel(const std::string& name) const;
 
   // Caches the result of `resolve()` for (operator name, name of a parameter type or nothing,
   // signature). The signature is the caller's own encoding of everything else that the choice

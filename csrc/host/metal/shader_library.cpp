@@ -107,7 +107,8 @@ std::pair<MTLComputePipelineState_t, MTLFunction_t> MetalShaderLibrary::getLibra
   }
   // No lock is held here: a kernel may be compiled now.
   const auto& loaded = compiled(lib);
-  auto pipeline = c10::make_intrusive<Pipeline>(loaded.library(), &loaded.named_kernel(fname));
+  auto pipeline = c10::make_intrusive<Pipeline>(loaded.library(), &loaded.described_kernel(fname));
+  loaded.library()->begin(fname);
   std::lock_guard<ForkSafeMutex> lock(maps);
   const auto [found, is_new] = cplMap.try_emplace(key, pipeline.get(), pipeline.get());
   if (is_new) pipeline.release();

@@ -4,10 +4,8 @@ torch nor the rest of metalops, except what reads environment variables."""
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Callable, Iterable
 
-from .._patience import announced_if_slow
 from .build import (
     Options,
     compile_path,
@@ -18,6 +16,7 @@ from .build import (
 )
 from .cli import main_compile
 from .flatten import flatten
+from .left_out import begin_left_out, compile_left_out
 from .source.errors import CompilerNotFound
 from .source.preprocess import Preprocessed, preprocess
 from .sweep import main_sweep
@@ -33,6 +32,8 @@ def compile_source(
     read: Callable[[], Preprocessed] | None = None,
 ) -> str:
     """Compiles Metal source and returns the path of the kernel library, which is taken from the cache if it is there.
+    With options that say on_demand, as the default ones do, a source of much code is only checked, and its library
+    describes the kernels, each of which is compiled when it is used.
 
     name: what errors call the source (default "program_source"). options: by default runtime_options(). read: returns
     what preprocess_source() does, for callers that keep it. Raises SyntaxError with the user's file, line, column and
@@ -46,19 +47,11 @@ def preprocess_source(source: str, *, options: Options | None = None) -> Preproc
     return preprocess_text(source, None, options or runtime_options())
 
 
-def compile_left_out(source: bytes, language: int, kernels: Iterable[str]) -> str:
-    """Compiles kernels that a library leaves out, from the source that it contains, and returns the path of theirs. The
-    software device calls this at the first use of such a kernel."""
-    names = tuple(kernels)
-    text = zlib.decompress(source).decode(errors="replace")
-    with announced_if_slow(names[0]):
-        return compile_text(text, None, Options(language=language, kernels=names))
-
-
 def runtime_options(language: int | None = None) -> Options:
     """Returns the options with which torch compiles sources at run time on a Mac: the environment chooses the math
     mode, and the language unless it is given."""
-    return Options(language=language, fast_math=os.environ.get("PYTORCH_MPS_FAST_MATH", "0") != "0")
+    fast_math = os.environ.get("PYTORCH_MPS_FAST_MATH", "0") != "0"
+    return Options(language=language, fast_math=fast_math, on_demand=True)
 
 
 def compile_file(
@@ -130,6 +123,7 @@ __all__ = [
     "CompilerNotFound",
     "KernelEntry",
     "Options",
+    "begin_left_out",
     "compile_file",
     "compile_left_out",
     "compile_source",

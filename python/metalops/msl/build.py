@@ -37,7 +37,8 @@ class Options:
     """How kernels are compiled.
 
     kernels: names of the kernels to build (default: all). at_first_use: patterns of names of kernels that the library
-    leaves out; the device compiles them when they are used. debug keeps line tables of the Metal source for debuggers.
+    leaves out; the device compiles them when they are used. on_demand: true if a source of much code becomes a library
+    that only describes its kernels; each is compiled when it is used. debug keeps line tables of the Metal source for debuggers.
     sanitize names the compiler's sanitizer ("address", "thread") to build in, without most optimisations; None stands
     for the one whose runtime this process has loaded, if any. fast_math is what the kernels see of the math mode,
     `__FAST_MATH__`: they are compiled for IEEE arithmetic in either, which the fast mode allows. language is
@@ -55,6 +56,7 @@ class Options:
     sanitize: str | None = None
     kernels: tuple[str, ...] = ()
     at_first_use: tuple[str, ...] = ()
+    on_demand: bool = False
     flags: tuple[str, ...] = ()
     cooperative_layout: str | None = None
 
@@ -296,6 +298,7 @@ def _build(preprocessed: Preprocessed, output: str, options: Options) -> HostCod
         options.kernels,
         not options.sanitize,
         options.at_first_use,
+        options.on_demand and not options.kernels,
         options.sanitize == "address",
     )
     try:

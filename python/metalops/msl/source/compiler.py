@@ -8,6 +8,7 @@ machine).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import glob
 import hashlib
@@ -17,8 +18,10 @@ import platform
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -120,9 +123,52 @@ class Compiler:
     def run(self, arguments: list[str], **options) -> subprocess.CompletedProcess:
         environment = {**os.environ, "LC_ALL": "C"}
         environment.pop("LD_PRELOAD", None)  # a sanitizer's runtime is not meant for the compiler
-        return subprocess.run(
-            [*self.command, *arguments], capture_output=True, env=environment, **options
-        )
+        command = [*self.command, *arguments]
+        if not getattr(_thread, "is_detached", False):
+            return subprocess.run(command, capture_output=True, env=environment, **options)
+        return _run_detached(command, env=environment, **options)
+
+
+# Whether the compilers that a thread runs are detached, and those that are running.
+_thread = threading.local()
+_detached: set[subprocess.Popen] = set()
+
+
+@contextlib.contextmanager
+def detached() -> Iterator[None]:
+    """Detaches the compilers that this thread runs in the block: Ctrl-C in the terminal does not end them, and
+    end_detached() does."""
+    _thread.is_detached = True
+    try:
+        yield
+    finally:
+        _thread.is_detached = False
+
+
+def end_detached() -> None:
+    """Ends the detached compilers that are running now, for the end of the process."""
+    for process in [*_detached]:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _run_detached(
+    command: list[str], input: bytes | None = None, timeout: float | None = None, **options
+) -> subprocess.CompletedProcess:
+    pipe = subprocess.PIPE
+    stdin = subprocess.DEVNULL if input is None else pipe
+    with subprocess.Popen(
+        command, stdin=stdin, stdout=pipe, stderr=pipe, start_new_session=True, **options
+    ) as process:
+        _detached.add(process)
+        try:
+            output, messages = process.communicate(input, timeout)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+        finally:
+            _detached.discard(process)
+    return subprocess.CompletedProcess(command, process.returncode, output, messages)
 
 
 def architecture_flags(arch: str = "native") -> list[str]:

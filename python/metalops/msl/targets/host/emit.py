@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from ...analysis import confinement
+from ...analysis.needed import Needed, only_code_tells_errors
 from ...analysis.program import Instance, Program
 from ...dialect.accessors import accessors
 from ...dialect.alignment import check_alignment
@@ -40,7 +41,7 @@ class HostCode(Emitted):
 
     thunks_at: where the user's code ends. engines: by kernel, the engine that runs it ("loop", "group" or "fiber"), and
     why no group loop does. group_loops: by kernel with a group loop, how it is cut. left_out: the part of each kernel
-    that is compiled at its first use.
+    that is compiled at its first use. described: true if these are all kernels, and the library describes them.
     """
 
     program: Program | None = None
@@ -48,6 +49,7 @@ class HostCode(Emitted):
     engines: dict[str, tuple[str, str | None]] = field(default_factory=dict)
     group_loops: dict[str, Explanation] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
+    described: bool = False
 
 
 def emit(
@@ -55,11 +57,13 @@ def emit(
     only: Collection[str] = (),
     group_loops: bool = True,
     at_first_use: Iterable[str] = (),
+    on_demand: bool = False,
     is_sanitized: bool = False,
 ) -> HostCode:
     """Emits a host program, with the kernels named in `only` (default: all). group_loops: true if kernels that
     synchronise become work-item loops (region splitting) where they can. at_first_use: patterns of the names of kernels
-    that the program only lists, to be compiled when they are used. is_sanitized: true if a sanitizer is to check the
+    that the program only lists, to be compiled when they are used. on_demand: true if a program of much code only
+    describes its kernels, to be compiled when they are used. is_sanitized: true if a sanitizer is to check the
     alignment of vectors.
 
     Raises SyntaxError for constructs that Metal forbids and the host compiler would accept, ValueError for unknown
@@ -68,12 +72,15 @@ def emit(
     lines = LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources))
     with errors_at(lines):
         program = read_program(preprocessed, only, lines)
-        left_out = _leave_out(program, at_first_use)
+        described = on_demand and _is_much(program)
+        left_out = _supported(program) if described else _leave_out(program, at_first_use)
         rewritten, sites = rewrite_for_host(program)
         if is_sanitized:
             check_alignment(rewritten)
-        groups = GroupLoops(rewritten, sites, GROUP_BUILTINS) if group_loops else None
-        thunks = Thunks(rewritten, sites, lines, preprocessed.recorded, groups)
+        # What is only checked is checked as it was written.
+        with_groups = group_loops and not described
+        groups = GroupLoops(rewritten, sites, GROUP_BUILTINS) if with_groups else None
+        thunks = Thunks(rewritten, sites, lines, preprocessed.recorded, groups, described)
         parts = _parts(left_out, rewritten, lines)
         engines = thunks.engines()  # before the edits are applied, since group loops add edits
         body, runs = rewritten.edits.apply()
@@ -98,7 +105,29 @@ def emit(
         for instance in thunks.instances
         if engines[instance.name][0] == "group"
     }
-    return HostCode(text, lines, runs, program, thunks_at, engines, cut, parts)
+    return HostCode(text, lines, runs, program, thunks_at, engines, cut, parts, described)
+
+
+# The number of characters that the kernels of a program need, each by itself, above which they are compiled on demand,
+# and the number of kernels of which a part has at most these.
+MUCH = 200_000
+_KERNELS_OF_A_PART = 16
+
+
+def _is_much(program: Program) -> bool:
+    """Returns true if compiling the kernels one by one pays: the compiler generates code for each of them from all that
+    it needs. Not if some errors of the source would be found only then."""
+    kernels = _supported(program)
+    needed = Needed(program)
+    return (
+        len(kernels) > 1
+        and sum(needed.size([k.name]) for k in kernels) > MUCH
+        and not only_code_tells_errors(program)
+    )
+
+
+def _supported(program: Program) -> list[Instance]:
+    return [i for i in program.instances if not i.kernel.unsupported]
 
 
 def _leave_out(program: Program, patterns: Iterable[str]) -> list[Instance]:
@@ -114,15 +143,19 @@ def _leave_out(program: Program, patterns: Iterable[str]) -> list[Instance]:
 
 def _parts(left_out: list[Instance], rewritten: Rewritten, lines: LineMap) -> dict[str, int]:
     """Returns the part of each kernel that is left out. Kernels of one part are compiled together: those that never
-    synchronise and are registered in one line, which are the dtypes and flavours of one function and cheap. Any other
-    kernel is a part of its own."""
-    numbers: dict[object, int] = {}
-    parts = {}
+    synchronise and are registered in one line, which are the dtypes and flavours of one function and cheap, up to a
+    number of them. Any other kernel is a part of its own."""
+    of_lines: dict[object, list[str]] = {}
     for instance in left_out:
         alone = rewritten.calls.synchronises(instance)
         key = instance.name if alone else lines.place(instance.offset)
-        parts[instance.name] = numbers.setdefault(key, len(numbers))
-    return parts
+        of_lines.setdefault(key, []).append(instance.name)
+    parts = [
+        names[first : first + _KERNELS_OF_A_PART]
+        for names in of_lines.values()
+        for first in range(0, len(names), _KERNELS_OF_A_PART)
+    ]
+    return {name: number for number, names in enumerate(parts) for name in names}
 
 
 # Forbidden text that is the kernel table's own (thunks.py).

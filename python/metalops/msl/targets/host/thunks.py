@@ -117,7 +117,10 @@ class Thunks:
         lines: LineMap,
         recorded: Callable[[str], str],
         groups: GroupLoops | None,
+        described: bool = False,
     ):
+        """described: true if the table only describes the kernels. Their functions are there for the compiler to check,
+        and as nothing refers to them, it generates no code for them."""
         self.groups = groups
         self.program = program = rewritten.program
         self.source = program.source
@@ -127,6 +130,7 @@ class Thunks:
         self.lines = lines
         self._recorded = recorded
         self.instances = [i for i in program.instances if not i.kernel.unsupported]
+        self._described = described
         self._left_alone = flavours.left_alone({i.name for i in self.instances})
         self._placed: dict[int, set[str]] = {}
         self._noted: dict[int, int] = {}  # by instance, how many of its arguments are noted
@@ -480,17 +484,22 @@ class Thunks:
 
     # ---- the library -----------------------------------------------------------------------------
 
+    def _entries(self, number: int, instance: Instance) -> tuple[str, str, str]:
+        """Returns the functions of the engines: loop, group, thread."""
+        if self._described:
+            return "nullptr", "nullptr", "nullptr"
+        scope = self.names[number]
+        synchronises = self.rewritten.calls.synchronises(instance)
+        loop = "nullptr" if synchronises else f"{scope}msl_loop_{number}"
+        group = f"{scope}msl_group_{number}" if self.has_group(instance) else "nullptr"
+        return loop, group, f"{scope}msl_thread_{number}"
+
     def _library(self, left_out: Mapping[str, int], language: int) -> str:
         kernels = []
         for number, instance in enumerate(self.instances):
             kernel = instance.kernel
             scope = self.names[number]
-            loop = (
-                "nullptr"
-                if self.rewritten.calls.synchronises(instance)
-                else f"{scope}msl_loop_{number}"
-            )
-            group = f"{scope}msl_group_{number}" if self.has_group(instance) else "nullptr"
+            loop, group, thread = self._entries(number, instance)
             if self._needs_facts(kernel):
                 facts = f"{scope}msl_facts_of_{number}"
                 static_bytes, threads = f"{facts}::static_bytes", f"{facts}::max_threads"
@@ -500,7 +509,7 @@ class Thunks:
                 f"  {{{json.dumps(instance.name)}, {scope}msl_arguments_{number}, "
                 f"{len(kernel.parameters)}, "
                 f"{static_bytes}, {threads}, {int(self._needs_separate_buffers(instance))}, "
-                f"{loop}, {group}, {scope}msl_thread_{number}}},"
+                f"{loop}, {group}, {thread}}},"
             )
         constants = [
             f'  {{"{c.name}", {c.index}, sizeof({_qualified(c.path, c.name)}), '
