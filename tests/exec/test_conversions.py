@@ -150,3 +150,16 @@ def test_bool_and_bits_are_no_conversions(each_compiler):
     build(source).launch("k", [out, x, flags], 1, 1)
     assert flags.tolist() == [True, True, False]
     assert out.tolist() == [8, x.view(torch.int32)[0].item(), 3]
+
+
+def test_names_of_the_library_are_the_programs(each_compiler):
+    source = """
+    template <typename T, typename V> vec<T, 4> converted(V x) { return vec<T, 4>(x) + vec<T, 4>(1); }
+    template <typename T, typename V> T saturated(V x) { return T(x.x); }
+    kernel void k(device int4* out, device const float4* in) {
+      out[0] = converted<int>(in[0]) + saturated<int>(in[0]);
+    }"""
+    out, x = torch.zeros(4, dtype=torch.int32), torch.tensor([3e9, 1.0, -2.0, 0.0])
+    x[0] = 5
+    build(source).launch("k", [out, x], 1, 1)
+    assert out.tolist() == [11, 7, 4, 6]

@@ -5,7 +5,9 @@
 
 #include <msl/half.h>
 
-namespace msl::msl_impl {
+// A namespace without classes: names of msl_impl would be found for vectors, beside a program's
+// own.
+namespace msl::msl_impl::conversion {
 
 template <class To, class From>
 inline constexpr bool is_float_to_int =
@@ -70,4 +72,4 @@ MSL_INLINE constexpr To converted(const From& x) {
   }
 }
 
-}  // namespace msl::msl_impl
+}  // namespace msl::msl_impl::conversion

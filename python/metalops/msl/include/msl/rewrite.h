@@ -155,11 +155,11 @@ MSL_ASSIGNMENT(remainder, %=)
 // convert to integers as on GPUs. implicitly<T>(x) is such an integer, or x.
 template <class To, class From>
 inline constexpr bool is_float_to_int =
-    msl_impl::is_float_to_int<typename plain<To>::type, typename plain<From>::type>;
+    msl_impl::conversion::is_float_to_int<typename plain<To>::type, typename plain<From>::type>;
 template <class To, class From>
 inline __attribute__((always_inline)) constexpr To cast(From&& x) {
   if constexpr (is_float_to_int<To, From>) {
-    return msl_impl::saturated<typename plain<To>::type>(float(x));
+    return msl_impl::conversion::saturated<typename plain<To>::type>(float(x));
   } else {
     return static_cast<To>(static_cast<From&&>(x));
   }
@@ -167,7 +167,7 @@ inline __attribute__((always_inline)) constexpr To cast(From&& x) {
 template <class To, class From>
 inline __attribute__((always_inline)) constexpr To c_cast(From&& x) {
   if constexpr (is_float_to_int<To, From>) {
-    return msl_impl::saturated<typename plain<To>::type>(float(x));
+    return msl_impl::conversion::saturated<typename plain<To>::type>(float(x));
   } else {
     return (To) static_cast<From&&>(x);
   }
@@ -175,7 +175,7 @@ inline __attribute__((always_inline)) constexpr To c_cast(From&& x) {
 template <class To, class From>
 inline __attribute__((always_inline)) constexpr decltype(auto) implicitly(From&& x) {
   if constexpr (is_float_to_int<To, From>) {
-    return msl_impl::saturated<typename plain<To>::type>(float(x));
+    return msl_impl::conversion::saturated<typename plain<To>::type>(float(x));
   } else {
     return static_cast<From&&>(x);
   }

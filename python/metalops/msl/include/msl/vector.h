@@ -249,48 +249,54 @@ struct alignas(Bytes) aligned {};
 namespace metal {
 
 // Members of vectors of every width: element access, splat, conversion of the element type.
-#define MSL_VECTOR_COMMON(N, ...)                                                               \
-  using value_type = T;                                                                         \
-  using element_type = T;                                                                       \
-  vec() = default;                                                                              \
-  template <class S, class = msl_impl::if_silent<S, T>, class = msl_impl::if_scalar<S>>         \
-  MSL_INLINE constexpr vec(S s) : vec(msl_impl::splat{}, msl_impl::converted<T>(s)) {}          \
-  template <class S, class = msl_impl::if_on_request<S, T>, int = 0>                            \
-  MSL_INLINE explicit constexpr vec(S s) : vec(msl_impl::splat{}, msl_impl::converted<T>(s)) {} \
-  template <class U, class = msl_impl::if_different<T, U>>                                      \
-  MSL_INLINE explicit constexpr vec(const vec<U, N>& v) : __VA_ARGS__ {}                        \
-  MSL_INLINE constexpr vec(const packed_vec<T, N>& v) : __VA_ARGS__ {}                          \
-  template <class U, class = msl_impl::if_different<T, U>>                                      \
-  MSL_INLINE explicit constexpr vec(const packed_vec<U, N>& v) : __VA_ARGS__ {}                 \
-  /* Templates, so that vectors stay trivially copyable. */                                     \
-  template <class U, class = msl_impl::if_same<T, U>>                                           \
-  MSL_INLINE constexpr vec(const volatile vec<U, N>& v) : __VA_ARGS__ {}                        \
-  template <int = 0>                                                                            \
-  MSL_INLINE constexpr void operator=(const vec& v) volatile {                                  \
-    for (int i = 0; i < N; ++i) (&this->x)[i] = v[i];                                           \
-  }                                                                                             \
-  MSL_INLINE constexpr T& operator[](size_t i) { return msl_impl::at<N>(*this, i); }            \
+#define MSL_VECTOR_COMMON(N, ...)                                                                  \
+  using value_type = T;                                                                            \
+  using element_type = T;                                                                          \
+  vec() = default;                                                                                 \
+  template <class S, class = msl_impl::if_silent<S, T>, class = msl_impl::if_scalar<S>>            \
+  MSL_INLINE constexpr vec(S s) : vec(msl_impl::splat{}, msl_impl::conversion::converted<T>(s)) {} \
+  template <class S, class = msl_impl::if_on_request<S, T>, int = 0>                               \
+  MSL_INLINE explicit constexpr vec(S s)                                                           \
+      : vec(msl_impl::splat{}, msl_impl::conversion::converted<T>(s)) {}                           \
+  template <class U, class = msl_impl::if_different<T, U>>                                         \
+  MSL_INLINE explicit constexpr vec(const vec<U, N>& v) : __VA_ARGS__ {}                           \
+  MSL_INLINE constexpr vec(const packed_vec<T, N>& v) : __VA_ARGS__ {}                             \
+  template <class U, class = msl_impl::if_different<T, U>>                                         \
+  MSL_INLINE explicit constexpr vec(const packed_vec<U, N>& v) : __VA_ARGS__ {}                    \
+  /* Templates, so that vectors stay trivially copyable. */                                        \
+  template <class U, class = msl_impl::if_same<T, U>>                                              \
+  MSL_INLINE constexpr vec(const volatile vec<U, N>& v) : __VA_ARGS__ {}                           \
+  template <int = 0>                                                                               \
+  MSL_INLINE constexpr void operator=(const vec& v) volatile {                                     \
+    for (int i = 0; i < N; ++i) (&this->x)[i] = v[i];                                              \
+  }                                                                                                \
+  MSL_INLINE constexpr T& operator[](size_t i) { return msl_impl::at<N>(*this, i); }               \
   MSL_INLINE constexpr const T& operator[](size_t i) const { return msl_impl::at<N>(*this, i); }
 
 template <class T>
 struct vec<T, 2> : msl_impl::vector_operators<T, 2>, msl_impl::aligned<vec<T, 2>, 2 * sizeof(T)> {
   T x, y;
-  MSL_VECTOR_COMMON(2, x(msl_impl::converted<T>(v.x)), y(msl_impl::converted<T>(v.y)))
+  MSL_VECTOR_COMMON(2, x(msl_impl::conversion::converted<T>(v.x)),
+                    y(msl_impl::conversion::converted<T>(v.y)))
   MSL_INLINE constexpr vec(msl_impl::splat, T s) : x(s), y(s) {}
   template <class A, class B, class = msl_impl::if_scalar<A>, class = msl_impl::if_scalar<B>>
-  MSL_INLINE constexpr vec(A a, B b) : x(msl_impl::converted<T>(a)), y(msl_impl::converted<T>(b)) {}
+  MSL_INLINE constexpr vec(A a, B b)
+      : x(msl_impl::conversion::converted<T>(a)), y(msl_impl::conversion::converted<T>(b)) {}
 };
 
 template <class T>
 struct vec<T, 3> : msl_impl::vector_operators<T, 3>, msl_impl::aligned<vec<T, 3>, 4 * sizeof(T)> {
   T x, y, z;
-  MSL_VECTOR_COMMON(3, x(msl_impl::converted<T>(v.x)), y(msl_impl::converted<T>(v.y)),
-                    z(msl_impl::converted<T>(v.z)))
+  MSL_VECTOR_COMMON(3, x(msl_impl::conversion::converted<T>(v.x)),
+                    y(msl_impl::conversion::converted<T>(v.y)),
+                    z(msl_impl::conversion::converted<T>(v.z)))
   MSL_INLINE constexpr vec(msl_impl::splat, T s) : x(s), y(s), z(s) {}
   template <class A, class B, class C, class = msl_impl::if_scalar<A>,
             class = msl_impl::if_scalar<B>, class = msl_impl::if_scalar<C>>
   MSL_INLINE constexpr vec(A a, B b, C c)
-      : x(msl_impl::converted<T>(a)), y(msl_impl::converted<T>(b)), z(msl_impl::converted<T>(c)) {}
+      : x(msl_impl::conversion::converted<T>(a)),
+        y(msl_impl::conversion::converted<T>(b)),
+        z(msl_impl::conversion::converted<T>(c)) {}
   // {a, b}: the rest is zero.
   template <class A, class B, class = msl_impl::if_scalar<A>, class = msl_impl::if_scalar<B>>
   MSL_INLINE constexpr vec(A a, B b) : vec(a, b, T(0)) {}
@@ -301,17 +307,19 @@ struct vec<T, 3> : msl_impl::vector_operators<T, 3>, msl_impl::aligned<vec<T, 3>
 template <class T>
 struct vec<T, 4> : msl_impl::vector_operators<T, 4>, msl_impl::aligned<vec<T, 4>, 4 * sizeof(T)> {
   T x, y, z, w;
-  MSL_VECTOR_COMMON(4, x(msl_impl::converted<T>(v.x)), y(msl_impl::converted<T>(v.y)),
-                    z(msl_impl::converted<T>(v.z)), w(msl_impl::converted<T>(v.w)))
+  MSL_VECTOR_COMMON(4, x(msl_impl::conversion::converted<T>(v.x)),
+                    y(msl_impl::conversion::converted<T>(v.y)),
+                    z(msl_impl::conversion::converted<T>(v.z)),
+                    w(msl_impl::conversion::converted<T>(v.w)))
   MSL_INLINE constexpr vec(msl_impl::splat, T s) : x(s), y(s), z(s), w(s) {}
   template <class A, class B, class C, class D, class = msl_impl::if_scalar<A>,
             class = msl_impl::if_scalar<B>, class = msl_impl::if_scalar<C>,
             class = msl_impl::if_scalar<D>>
   MSL_INLINE constexpr vec(A a, B b, C c, D d)
-      : x(msl_impl::converted<T>(a)),
-        y(msl_impl::converted<T>(b)),
-        z(msl_impl::converted<T>(c)),
-        w(msl_impl::converted<T>(d)) {}
+      : x(msl_impl::conversion::converted<T>(a)),
+        y(msl_impl::conversion::converted<T>(b)),
+        z(msl_impl::conversion::converted<T>(c)),
+        w(msl_impl::conversion::converted<T>(d)) {}
   // {a, b} and {a, b, c}: the rest is zero.
   template <class A, class B, class = msl_impl::if_scalar<A>, class = msl_impl::if_scalar<B>>
   MSL_INLINE constexpr vec(A a, B b) : vec(a, b, T(0), T(0)) {}
@@ -360,19 +368,21 @@ struct wide_vec : msl_impl::aligned<vec<T, N>, N * sizeof(T)> {
 
   wide_vec() = default;
   template <class S, class = msl_impl::if_silent<S, T>, class = msl_impl::if_scalar<S>>
-  MSL_INLINE constexpr wide_vec(S s) : wide_vec(msl_impl::splat{}, msl_impl::converted<T>(s)) {}
+  MSL_INLINE constexpr wide_vec(S s)
+      : wide_vec(msl_impl::splat{}, msl_impl::conversion::converted<T>(s)) {}
   template <class S, class = msl_impl::if_on_request<S, T>, int = 0>
   MSL_INLINE explicit constexpr wide_vec(S s)
-      : wide_vec(msl_impl::splat{}, msl_impl::converted<T>(s)) {}
+      : wide_vec(msl_impl::splat{}, msl_impl::conversion::converted<T>(s)) {}
   template <class U, class = msl_impl::if_different<T, U>>
   MSL_INLINE explicit constexpr wide_vec(const vec<U, N>& v) : elements() {
-    for (int i = 0; i < N; ++i) elements[i] = msl_impl::converted<T>(v[i]);
+    for (int i = 0; i < N; ++i) elements[i] = msl_impl::conversion::converted<T>(v[i]);
   }
   // Constructs from one scalar per element.
   template <class A, class... Rest, class = metal::enable_if_t<sizeof...(Rest) + 1 == N>,
             class = msl_impl::if_scalar<A>>
   MSL_INLINE constexpr wide_vec(A first, Rest... rest)
-      : elements{msl_impl::converted<T>(first), msl_impl::converted<T>(rest)...} {}
+      : elements{msl_impl::conversion::converted<T>(first),
+                 msl_impl::conversion::converted<T>(rest)...} {}
   MSL_INLINE constexpr wide_vec(msl_impl::splat, T s) : elements() {
     for (int i = 0; i < N; ++i) elements[i] = s;
   }
