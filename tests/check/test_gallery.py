@@ -111,3 +111,17 @@ def test_threadgroup_memory_of_structures_is_counted_by_the_compiler():
     (found,) = check_source(source)
     assert (found.rule, found.line) == ("threadgroup-memory", 10)
     assert "variables of large take more than the 32768 bytes" in found.sentence
+
+
+def test_conversion_functions_to_bool_are_no_names():
+    source = HEADER + """
+    #define FUNCTION inline __attribute__((__always_inline__))
+    struct Always {
+      char x;
+      constexpr FUNCTION operator bool() thread { return true; }
+      constexpr FUNCTION operator bool() const threadgroup { return true; }
+      constexpr FUNCTION operator bool() const device { return true; }
+    };
+    kernel void k(device float* x) { Always a; x[0] = bool(a); }
+    """
+    assert check_source(source, compiles=False) == []

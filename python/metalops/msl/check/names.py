@@ -60,7 +60,10 @@ def _declared_names(checked: Checked) -> None:
         if f.name in KEYWORDS
     ]
     for identifier in identifiers:
-        if identifier is not None and checked.text(identifier) in KEYWORDS:
+        if identifier is None or checked.text(identifier) not in KEYWORDS:
+            continue
+        before = checked.source.masked[max(0, identifier.start_byte - 99) : identifier.start_byte]
+        if not re.search(r"\boperator\s*$", before):  # of a conversion
             _report(checked, identifier, checked.text(identifier))
 
 
