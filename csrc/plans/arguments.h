@@ -64,7 +64,7 @@ class ArgumentError : public std::runtime_error {
 };
 
 // Returns torch's name of a dtype: "Float".
-const char* torch_name_of(Type type);
+std::string torch_name_of(Type type);
 
 namespace internal {
 

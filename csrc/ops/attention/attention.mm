@@ -33,19 +33,19 @@ constexpr const char* kName = "attention";
 metalops::plans::AttentionForwardArguments arguments_of(metalops::Operands& of, const Tensor& query,
                                                         const Tensor& key, const Tensor& value,
                                                         const AttentionOptions& options) {
-  return {.query = of(query, "query"),
-          .key = of(key, "key"),
-          .value = of(value, "value"),
-          .attn_mask = of(options.attn_mask, "attn_mask"),
-          .sinks = of(options.sinks, "sinks"),
-          .alibi_slopes = of(options.alibi_slopes, "alibi_slopes"),
-          .cu_seqlens_q = of(options.cu_seqlens_q, "cu_seqlens_q"),
-          .cu_seqlens_k = of(options.cu_seqlens_k, "cu_seqlens_k"),
-          .seqused_k = of(options.seqused_k, "seqused_k"),
-          .rng = of(options.rng, "rng"),
-          .scale = options.scale,
-          .softcap = options.softcap,
-          .dropout_p = options.dropout_p};
+  return {of(query, "query"),
+          of(key, "key"),
+          of(value, "value"),
+          of(options.attn_mask, "attn_mask"),
+          of(options.sinks, "sinks"),
+          of(options.alibi_slopes, "alibi_slopes"),
+          of(options.cu_seqlens_q, "cu_seqlens_q"),
+          of(options.cu_seqlens_k, "cu_seqlens_k"),
+          of(options.seqused_k, "seqused_k"),
+          of(options.rng, "rng"),
+          options.scale,
+          options.softcap,
+          options.dropout_p};
 }
 
 Tensor empty_lse(const Tensor& query, bool is_packed) {
@@ -127,12 +127,8 @@ AttentionGradients attention_backward(const Tensor& grad_out, const MaybeTensor&
                                       const AttentionOptions& options, std::array<bool, 6> wanted) {
   Operands of(kName);
   check_arguments(plans::check_attention_backward,
-                  {.grad_out = of(grad_out, "grad_out"),
-                   .grad_lse = of(grad_lse, "grad_lse"),
-                   .out = of(out, "out"),
-                   .lse = of(lse, "lse"),
-                   .inputs = arguments_of(of, query, key, value, options),
-                   .output_mask = wanted});
+                  {of(grad_out, "grad_out"), of(grad_lse, "grad_lse"), of(out, "out"),
+                   of(lse, "lse"), arguments_of(of, query, key, value, options), wanted});
   const auto of_tokens = [&](size_t number, const Tensor& tokens) {
     return wanted[number] ? empty_in_order(tokens, tokens.size(-1)) : Tensor();
   };

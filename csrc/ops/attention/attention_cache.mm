@@ -50,13 +50,9 @@ void reshape_and_cache(const Tensor& key, const Tensor& value, Tensor& key_cache
   metalops::Operands of("reshape_and_cache");
   // Both are checked before the first one is stored.
   metalops::check_arguments(metalops::plans::check_reshape_and_cache,
-                            {.key = of(key, "key"),
-                             .value = of(value, "value"),
-                             .key_cache = of(key_cache, "key_cache"),
-                             .value_cache = of(value_cache, "value_cache"),
-                             .slot_mapping = of(slot_mapping, "slot_mapping"),
-                             .k_scale = of(k_scale, "k_scale"),
-                             .v_scale = of(v_scale, "v_scale")});
+                            {of(key, "key"), of(value, "value"), of(key_cache, "key_cache"),
+                             of(value_cache, "value_cache"), of(slot_mapping, "slot_mapping"),
+                             of(k_scale, "k_scale"), of(v_scale, "v_scale")});
   const auto store = [&](const Tensor& tokens, const Tensor& cache, const MaybeTensor& scale,
                          double number) {
     PlanRun run;
@@ -79,13 +75,10 @@ void append_to_cache(Tensor& cache, const Tensor& tokens, const Tensor& seq_lens
                      const MaybeTensor& block_table, const MaybeTensor& rotary_cos,
                      const MaybeTensor& rotary_sin, bool interleaved) {
   metalops::Operands of("append_to_cache");
-  metalops::check_arguments(metalops::plans::check_append_to_cache,
-                            {.cache = of(cache, "cache"),
-                             .tokens = of(tokens, "tokens"),
-                             .seq_lens = of(seq_lens, "seq_lens"),
-                             .block_table = of(block_table, "block_table"),
-                             .rotary_cos = of(rotary_cos, "rotary_cos"),
-                             .rotary_sin = of(rotary_sin, "rotary_sin")});
+  metalops::check_arguments(
+      metalops::plans::check_append_to_cache,
+      {of(cache, "cache"), of(tokens, "tokens"), of(seq_lens, "seq_lens"),
+       of(block_table, "block_table"), of(rotary_cos, "rotary_cos"), of(rotary_sin, "rotary_sin")});
   PlanRun run;
   metalops::plans::attention_cache_store_behind(run.plan(),
                                                 {.cache = run.view(cache),
@@ -105,10 +98,8 @@ Tensor rotate_tokens(const Tensor& tokens, const Tensor& seq_lens, const Tensor&
                      const Tensor& rotary_sin, bool interleaved, bool advances) {
   metalops::Operands of("rotate_tokens");
   metalops::check_arguments(metalops::plans::check_rotate_tokens,
-                            {.tokens = of(tokens, "tokens"),
-                             .seq_lens = of(seq_lens, "seq_lens"),
-                             .rotary_cos = of(rotary_cos, "rotary_cos"),
-                             .rotary_sin = of(rotary_sin, "rotary_sin")});
+                            {of(tokens, "tokens"), of(seq_lens, "seq_lens"),
+                             of(rotary_cos, "rotary_cos"), of(rotary_sin, "rotary_sin")});
   const auto result = at::empty(tokens.sizes(), tokens.options());
   PlanRun run;
   metalops::plans::attention_cache_rotate(run.plan(),

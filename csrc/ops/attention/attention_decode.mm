@@ -78,19 +78,12 @@ std::tuple<Tensor, Tensor> paged_attention(const Tensor& query, const Tensor& ke
                                            double scale, double value_scale, int64_t window_left,
                                            int64_t window_right, double softcap) {
   metalops::Operands of("paged_attention");
-  metalops::check_arguments(metalops::plans::check_paged_attention,
-                            {.query = of(query, "query"),
-                             .key_cache = of(key_cache, "key_cache"),
-                             .value_cache = of(value_cache, "value_cache"),
-                             .block_table = of(block_table, "block_table"),
-                             .seq_lens = of(seq_lens, "seq_lens"),
-                             .seq_starts = of(seq_starts, "seq_starts"),
-                             .sinks = of(sinks, "sinks"),
-                             .alibi_slopes = of(alibi_slopes, "alibi_slopes"),
-                             .k_scale = of(k_scale, "k_scale"),
-                             .v_scale = of(v_scale, "v_scale"),
-                             .scale = scale,
-                             .softcap = softcap});
+  metalops::check_arguments(
+      metalops::plans::check_paged_attention,
+      {of(query, "query"), of(key_cache, "key_cache"), of(value_cache, "value_cache"),
+       of(block_table, "block_table"), of(seq_lens, "seq_lens"), of(seq_starts, "seq_starts"),
+       of(sinks, "sinks"), of(alibi_slopes, "alibi_slopes"), of(k_scale, "k_scale"),
+       of(v_scale, "v_scale"), scale, softcap});
   const auto rows = query.size(1) * (query.size(2) / key_cache.size(2));
   if (rows > metalops::plans::kMostDecodeRows && !seq_starts) {
     const auto type = query.scalar_type();
@@ -176,9 +169,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> merge_attention_backward(
     const Tensor& out_b, const Tensor& lse_b) {
   metalops::Operands of("merge_attention_backward");
   metalops::check_arguments(metalops::plans::check_merge_attention_backward,
-                            {.grad_out = of(grad_out, "grad_out"),
-                             .grad_lse = of(grad_lse, "grad_lse"),
-                             .parts = parts_of(of, out_a, lse_a, out_b, lse_b)});
+                            {of(grad_out, "grad_out"), of(grad_lse, "grad_lse"),
+                             parts_of(of, out_a, lse_a, out_b, lse_b)});
   const auto grad_a = at::empty(out_a.sizes(), out_a.options());
   const auto grad_b = at::empty(out_a.sizes(), out_a.options());
   const auto grad_lse_a = at::empty(lse_a.sizes(), lse_a.options());

@@ -23,11 +23,15 @@ at::native::mps::MetalShaderLibrary& philox_library() { return metalops::library
 
 // ---- keys ---------------------------------------------------------------------------------------
 
+void check_uint64(const char* name, const char* argument, const Tensor& tensor) {
+  TORCH_CHECK(tensor.scalar_type() == at::kUInt64, name, ": ", argument,
+              " must have dtype uint64, got ", tensor.scalar_type());
+}
+
 void check_keys(const char* name, const Tensor& key) {
   TORCH_CHECK(key.dim() >= 1 && key.size(-1) == 2, name,
               ": key must have shape (*batch, 2), got shape ", key.sizes());
-  TORCH_CHECK(key.scalar_type() == at::kUInt64, name, ": key must have dtype uint64, got ",
-              key.scalar_type());
+  check_uint64(name, "key", key);
 }
 
 // Fills `derived` with blocks of the keys, from block `first` on: a number or a tensor of one.
@@ -67,8 +71,7 @@ Tensor philox_key_fold_in_tensor(const Tensor& key, const Tensor& data) {
   constexpr const char* kName = "_philox_key_fold_in";
   metalops::check_same_device(kName, {{key, "key"}, {data, "data"}});
   check_keys(kName, key);
-  TORCH_CHECK(data.scalar_type() == at::kUInt64, kName, ": data must have dtype uint64, got ",
-              data.scalar_type());
+  check_uint64(kName, "data", data);
   TORCH_CHECK(data.numel() == 1, kName, ": data must be a single value, got ", data.numel(),
               " elements");
   const auto derived = empty_keys(key);
@@ -79,8 +82,7 @@ Tensor philox_key_fold_in_tensor(const Tensor& key, const Tensor& data) {
 // ---- distributions ------------------------------------------------------------------------------
 
 void check_fill(const char* name, const Tensor& self, const Tensor& key) {
-  TORCH_CHECK(key.scalar_type() == at::kUInt64, name, ": key must have dtype uint64, got ",
-              key.scalar_type());
+  check_uint64(name, "key", key);
   TORCH_CHECK(self.device() == key.device(), name,
               ": self and key must be on the same device, got ", self.device(), " and ",
               key.device());

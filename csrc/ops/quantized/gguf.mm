@@ -34,11 +34,9 @@ Tensor gguf_dequantize(const Tensor& data, const MaybeTensor& indices, int64_t t
                        at::ScalarType dtype) {
   constexpr const char* kName = "gguf_dequantize";
   metalops::Operands of(kName);
-  metalops::check_arguments(metalops::plans::check_gguf_dequantize,
-                            {.data = of(data, "data"),
-                             .indices = of(indices, "indices"),
-                             .qtype = type,
-                             .dtype = static_cast<metalops::plans::Type>(dtype)});
+  metalops::check_arguments(
+      metalops::plans::check_gguf_dequantize,
+      {of(data, "data"), of(indices, "indices"), type, static_cast<metalops::plans::Type>(dtype)});
   const auto layout = gguf_layout(kName, data, type);
   at::DimVector sizes(data.sizes());
   if (indices) {
@@ -65,9 +63,8 @@ Tensor gguf_dequantize(const Tensor& data, const MaybeTensor& indices, int64_t t
 Tensor gguf_linear(const Tensor& x, const Tensor& data, const MaybeTensor& bias, int64_t type) {
   constexpr const char* kName = "gguf_linear";
   metalops::Operands of(kName);
-  metalops::check_arguments(
-      metalops::plans::check_gguf_linear,
-      {.x = of(x, "x"), .data = of(data, "data"), .bias = of(bias, "bias"), .qtype = type});
+  metalops::check_arguments(metalops::plans::check_gguf_linear,
+                            {of(x, "x"), of(data, "data"), of(bias, "bias"), type});
   const auto layout = gguf_layout(kName, data, type);
   const auto columns = data.size(0);
   TORCH_CHECK(std::max(x.size(0), columns) <= metalops::kLargestTiledSize, kName, ": sizes ",

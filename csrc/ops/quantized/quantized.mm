@@ -41,13 +41,13 @@ Tensor as_one(const Tensor& matrices) {
 metalops::plans::QuantizedWeightArguments metalops::weight_operands(
     Operands& of, const Tensor& packed, const Tensor& scales, const MaybeTensor& biases,
     const MaybeTensor& global_scale, int64_t bits, int64_t group_size, std::string_view mode) {
-  return {.packed = of(packed, "packed"),
-          .scales = of(scales, "scales"),
-          .biases = of(biases, "biases"),
-          .global_scale = of(global_scale, "global_scale"),
-          .bits = bits,
-          .group_size = group_size,
-          .mode = text_of(mode)};
+  return {of(packed, "packed"),
+          of(scales, "scales"),
+          of(biases, "biases"),
+          of(global_scale, "global_scale"),
+          bits,
+          group_size,
+          text_of(mode)};
 }
 
 QuantizedWeights metalops::quantized_weights(const char* name, const Tensor& packed,
@@ -86,11 +86,8 @@ std::tuple<Tensor, Tensor, Tensor> quantize(const Tensor& weight, const MaybeTen
   constexpr const char* kName = "quantize";
   metalops::Operands of(kName);
   metalops::check_arguments(metalops::plans::check_quantize,
-                            {.weight = of(weight, "weight"),
-                             .global_scale = of(global_scale, "global_scale"),
-                             .bits = bits,
-                             .group_size = group_size,
-                             .mode = metalops::text_of(mode)});
+                            {of(weight, "weight"), of(global_scale, "global_scale"), bits,
+                             group_size, metalops::text_of(mode)});
   const auto inner = weight.size(-1);
   auto layout =
       weights_layout(kName, inner == 0 ? 0 : weight.numel() / inner, inner, bits, group_size, mode);
@@ -127,11 +124,10 @@ Tensor dequantize(const Tensor& packed, const Tensor& scales, const MaybeTensor&
                   int64_t group_size, std::string_view mode, at::ScalarType dtype) {
   constexpr const char* kName = "dequantize";
   metalops::Operands of(kName);
-  metalops::check_arguments(metalops::plans::check_dequantize,
-                            {.weights = metalops::weight_operands(
-                                 of, packed, scales, biases, global_scale, bits, group_size, mode),
-                             .indices = of(indices, "indices"),
-                             .dtype = static_cast<Type>(dtype)});
+  metalops::check_arguments(
+      metalops::plans::check_dequantize,
+      {metalops::weight_operands(of, packed, scales, biases, global_scale, bits, group_size, mode),
+       of(indices, "indices"), static_cast<Type>(dtype)});
   const auto one = [](const Tensor& x) { return x.dim() == 1 ? x.unsqueeze(0) : x; };
   const auto weights = metalops::quantized_weights(
       kName, one(packed), one(scales), biases ? MaybeTensor(one(*biases)) : std::nullopt,
@@ -164,12 +160,8 @@ std::tuple<Tensor, Tensor> quantized_scales_gradient(const Tensor& grad, const T
   constexpr const char* kName = "quantized_scales_gradient";
   metalops::Operands of(kName);
   metalops::check_arguments(metalops::plans::check_quantized_scales_gradient,
-                            {.grad = of(grad, "grad"),
-                             .packed = of(packed, "packed"),
-                             .scales = of(scales, "scales"),
-                             .bits = bits,
-                             .group_size = group_size,
-                             .mode = metalops::text_of(mode)});
+                            {of(grad, "grad"), of(packed, "packed"), of(scales, "scales"), bits,
+                             group_size, metalops::text_of(mode)});
   const auto weights = metalops::quantized_weights(kName, packed, scales, std::nullopt,
                                                    std::nullopt, bits, group_size, mode);
   auto layout = weights.layout;

@@ -25,14 +25,11 @@ Tensor quantized_matmul(const Tensor& x, const Tensor& packed, const Tensor& sca
                         int64_t group_size, std::string_view mode) {
   constexpr const char* kName = "quantized_matmul";
   metalops::Operands of(kName);
-  metalops::check_arguments(metalops::plans::check_quantized_matmul,
-                            {.x = of(x, "x"),
-                             .weights = metalops::weight_operands(
-                                 of, packed, scales, biases, global_scale, bits, group_size, mode),
-                             .bias = of(bias, "bias"),
-                             .left_index = of(left_index, "lhs_indices"),
-                             .right_index = of(right_index, "rhs_indices"),
-                             .transpose = transpose});
+  metalops::check_arguments(
+      metalops::plans::check_quantized_matmul,
+      {of(x, "x"),
+       metalops::weight_operands(of, packed, scales, biases, global_scale, bits, group_size, mode),
+       of(bias, "bias"), of(left_index, "lhs_indices"), of(right_index, "rhs_indices"), transpose});
   const auto weights = metalops::quantized_weights(kName, packed, scales, biases, global_scale,
                                                    bits, group_size, mode);
   const int64_t columns = transpose ? weights.layout.lines : weights.layout.inner;

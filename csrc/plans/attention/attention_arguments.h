@@ -9,16 +9,8 @@ namespace metalops::plans {
 
 // The arguments of metalops::attention_forward.
 struct AttentionForwardArguments {
-  Operand query;
-  Operand key;
-  Operand value;
-  Operand attn_mask;
-  Operand sinks;
-  Operand alibi_slopes;
-  Operand cu_seqlens_q;
-  Operand cu_seqlens_k;
-  Operand seqused_k;
-  Operand rng;
+  Operand query, key, value, attn_mask, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, seqused_k,
+      rng;
   double scale = 1;
   double softcap = 0;
   double dropout_p = 0;
@@ -26,71 +18,42 @@ struct AttentionForwardArguments {
 void check_attention_forward(const AttentionForwardArguments& arguments);
 
 struct AttentionBackwardArguments {
-  Operand grad_out;
-  Operand grad_lse;
-  Operand out;
-  Operand lse;
+  Operand grad_out, grad_lse, out, lse;
   AttentionForwardArguments inputs;
   std::array<bool, 6> output_mask{};
 };
 void check_attention_backward(const AttentionBackwardArguments& arguments);
 
 struct PagedAttentionArguments {
-  Operand query;
-  Operand key_cache;
-  Operand value_cache;
-  Operand block_table;
-  Operand seq_lens;
-  Operand seq_starts;
-  Operand sinks;
-  Operand alibi_slopes;
-  Operand k_scale;
-  Operand v_scale;
+  Operand query, key_cache, value_cache, block_table, seq_lens, seq_starts, sinks, alibi_slopes,
+      k_scale, v_scale;
   double scale = 1;
   double softcap = 0;
 };
 void check_paged_attention(const PagedAttentionArguments& arguments);
 
 struct ReshapeAndCacheArguments {
-  Operand key;
-  Operand value;
-  Operand key_cache;
-  Operand value_cache;
-  Operand slot_mapping;
-  Operand k_scale;
-  Operand v_scale;
+  Operand key, value, key_cache, value_cache, slot_mapping, k_scale, v_scale;
 };
 void check_reshape_and_cache(const ReshapeAndCacheArguments& arguments);
 
 struct AppendToCacheArguments {
-  Operand cache;
-  Operand tokens;
-  Operand seq_lens;
-  Operand block_table;
-  Operand rotary_cos;
-  Operand rotary_sin;
+  Operand cache, tokens, seq_lens, block_table, rotary_cos, rotary_sin;
 };
 void check_append_to_cache(const AppendToCacheArguments& arguments);
 
 struct RotateTokensArguments {
-  Operand tokens;
-  Operand seq_lens;
-  Operand rotary_cos;
-  Operand rotary_sin;
+  Operand tokens, seq_lens, rotary_cos, rotary_sin;
 };
 void check_rotate_tokens(const RotateTokensArguments& arguments);
 
 struct MergeAttentionArguments {
-  Operand out_a;
-  Operand lse_a;
-  Operand out_b;
-  Operand lse_b;
+  Operand out_a, lse_a, out_b, lse_b;
 };
 void check_merge_attention(const MergeAttentionArguments& arguments);
 
 struct MergeAttentionBackwardArguments {
-  Operand grad_out;
-  Operand grad_lse;
+  Operand grad_out, grad_lse;
   MergeAttentionArguments parts;
 };
 void check_merge_attention_backward(const MergeAttentionBackwardArguments& arguments);

@@ -13,8 +13,7 @@ namespace metalops::plans {
 QuantizedMode quantized_mode(const char* name, std::string_view mode);
 
 struct QuantizeArguments {
-  Operand weight;
-  Operand global_scale;
+  Operand weight, global_scale;
   int64_t bits = 0;
   int64_t group_size = 0;
   Text mode;
@@ -23,10 +22,7 @@ void check_quantize(const QuantizeArguments& arguments);
 
 // Quantised weights: packed (..., rows, bytes).
 struct QuantizedWeightArguments {
-  Operand packed;
-  Operand scales;
-  Operand biases;
-  Operand global_scale;
+  Operand packed, scales, biases, global_scale;
   int64_t bits = 0;
   int64_t group_size = 0;
   Text mode;
@@ -42,17 +38,13 @@ void check_dequantize(const DequantizeArguments& arguments);
 struct QuantizedMatmulArguments {
   Operand x;
   QuantizedWeightArguments weights;
-  Operand bias;
-  Operand left_index;
-  Operand right_index;
+  Operand bias, left_index, right_index;
   bool transpose = true;
 };
 void check_quantized_matmul(const QuantizedMatmulArguments& arguments);
 
 struct QuantizedScalesGradientArguments {
-  Operand grad;
-  Operand packed;
-  Operand scales;
+  Operand grad, packed, scales;
   int64_t bits = 0;
   int64_t group_size = 0;
   Text mode;
@@ -60,17 +52,14 @@ struct QuantizedScalesGradientArguments {
 void check_quantized_scales_gradient(const QuantizedScalesGradientArguments& arguments);
 
 struct GgufDequantizeArguments {
-  Operand data;
-  Operand indices;
+  Operand data, indices;
   int64_t qtype = 0;
   Type dtype = Type::kNone;
 };
 void check_gguf_dequantize(const GgufDequantizeArguments& arguments);
 
 struct GgufLinearArguments {
-  Operand x;
-  Operand data;
-  Operand bias;
+  Operand x, data, bias;
   int64_t qtype = 0;
 };
 void check_gguf_linear(const GgufLinearArguments& arguments);

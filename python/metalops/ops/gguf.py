@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from ._cuda import quantized as on_cuda
-from ._define import elsewhere
 from ._define.fake import delivered
 from ._define.registration import Operator, register
 from ._define.vmap import sequence_of_calls
@@ -51,7 +50,6 @@ def gguf_linear(
     Raises ValueError for other shapes.
     """
     name = "gguf_linear"
-    elsewhere.check_dtypes(name, [x], quantized.DTYPES)
     known = formats.checked(name, data, qtype, dimensions=2)
     rows, columns = data.shape[0], data.shape[1] // known.bytes * known.size
     if x.dim() == 0 or x.shape[-1] != columns:
@@ -60,7 +58,6 @@ def gguf_linear(
         )
     if bias is not None and bias.shape != (rows,):
         raise ValueError(f"{name}: bias must have sizes [{rows}], but has {list(bias.shape)}")
-    elsewhere.check_devices(x=x, data=data, bias=bias)
     result = torch.ops.metalops.gguf_linear.default(
         x.reshape(math.prod(x.shape[:-1]), columns),
         data,

@@ -63,7 +63,6 @@ def quantize(
     bits, group_size = formats.usual(mode, bits, group_size)
     if weight.dim() == 0:
         raise ValueError("quantize: weight must have at least one dimension, but has none")
-    elsewhere.check_dtypes("quantize", [weight], formats.DTYPES)
     formats.check_columns("quantize", weight.shape[-1], group_size, mode)
     if global_scale is not None:
         formats.check_global("quantize", global_scale, mode)
