@@ -323,6 +323,20 @@ def test_kernels_with_multisampled_textures_are_left_out(program):
     assert list(p.table()) == ["k"]
 
 
+def test_kernels_with_textures_in_buffers_are_left_out(program):
+    p = program("""
+        struct Image { uint width; texture2d<float> pixels; };
+        struct Images { Image images[2]; sampler s; };
+        struct Plain { uint width; texture2d<float> pixels(device Image& i) { return i.pixels; } };
+        kernel void a(device texture2d<float>* t [[buffer(0)]], device float* out [[buffer(1)]]) { out[0] = 1; }
+        kernel void b(constant Image& i [[buffer(0)]], device float* out [[buffer(1)]]) { out[0] = i.width; }
+        kernel void c(constant Images* i [[buffer(0)]], device float* out [[buffer(1)]]) { out[0] = 1; }
+        kernel void d(constant Plain& p [[buffer(0)]], device float* out [[buffer(1)]]) { out[0] = p.width; }
+        kernel void e(constant Plain* texture2d, device float* out) { out[0] = texture2d->width; }
+    """)
+    assert list(p.table()) == ["d", "e"]
+
+
 def test_only_the_kernels_asked_for():
     source = (
         "kernel void a(device int* x) { x[0] = 1; }\nkernel void b(device int* x) { x[0] = 2; }\n"

@@ -341,3 +341,18 @@ def test_levels_made_by_a_kernel_are_sampled_by_another():
     library.look(texture, metalops.sampler("linear", mip_filter="linear"), out)
     torch.testing.assert_close(out[16].cpu(), levels[4].cpu()[0, 0])
     torch.testing.assert_close(out[8].cpu(), levels[2].cpu()[1:3, 1:3].mean())
+
+
+def test_a_structure_of_handles_is_copied():
+    library = metalops.compile_shader(f"""{HEAD}
+        struct Source {{ texture2d<float> image; sampler s; }};
+        float4 look(Source source) {{ Source copy = source; return copy.image.sample(copy.s, float2(0.5f)); }}
+        kernel void k(texture2d<float> t, sampler s, device float4* out) {{
+          Source source = {{t, s}}, other;
+          other = source;
+          out[0] = look(other);
+        }}""")
+    out = torch.zeros(4, device="mps")
+    image = torch.full((3, 3, 4), 2.0, device="mps")
+    library.k(metalops.texture(image), metalops.sampler(), out, threads=1)
+    assert out.tolist() == [2, 2, 2, 2]

@@ -126,6 +126,7 @@ _UNSUPPORTED_ATTRIBUTES = {
 _TEXTURES = re.compile(
     r"\b(?:texture(?:1d|2d|cube)(?:_array)?|texture3d|texture_buffer|depth(?:2d|cube)(?:_array)?)\b"
 )
+_HANDLES = re.compile(rf"{_TEXTURES.pattern}|\bsampler\b")
 _ARRAY_OF_TEXTURES = re.compile(r"\barray\s*<.*,\s*(\d+)\s*>\s*$", re.DOTALL)
 _UNSUPPORTED_TYPES = re.compile(
     r"\b(?:(?:texture|depth)2d_ms(?:_array)?"
@@ -304,6 +305,8 @@ class Program:
             for parameter in kernel.parameters:
                 if parameter.kind == "unsupported":
                     kernel.unsupported = f"parameter {parameter.name or ''} ({parameter.attribute})"
+                elif parameter.kind == "buffer" and self._holds_textures(parameter):
+                    kernel.unsupported = f"parameter {parameter.name or ''} (textures in a buffer)"
             if not kernel.unsupported:
                 self._number_parameters(kernel)
             self.kernels.append(kernel)
@@ -414,6 +417,28 @@ class Program:
             text = text[:at] + text[at + identifier.end_byte - identifier.start_byte :]
         text = re.sub(r"\s+", " ", re.sub(r"(?m)^#.*$", "", text)).strip()
         return re.sub(r"\s*([*&])", r" \1", text).replace("* *", "**")
+
+    def _holds_textures(self, parameter: Parameter) -> bool:
+        """Returns true if a buffer has handles of textures or samplers as elements, or in structures."""
+        if not _HANDLES.search(self.source.masked):
+            return False
+        seen: set[str] = {""}
+        waiting = [parameter.type]
+        while waiting:
+            text = waiting.pop()
+            if _HANDLES.search(text):
+                return True
+            for scope in self.classes:
+                if scope.name not in seen and re.search(rf"\b{re.escape(scope.name)}\b", text):
+                    seen.add(scope.name)
+                    fields = scope.specifier.child_by_field_name("body").named_children
+                    waiting += [
+                        self.source.masked_text(type_)
+                        for f in fields
+                        if f.type == "field_declaration"
+                        and (type_ := f.child_by_field_name("type"))
+                    ]
+        return False
 
     def _number_parameters(self, kernel: Kernel) -> None:
         """Gives parameters without an index the lowest free one, in order, as Metal does."""
