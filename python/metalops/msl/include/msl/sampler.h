@@ -105,8 +105,7 @@ namespace msl::metal {
 struct sampler {
   abi::u64 msl_bits;
 
-  template <class... Options,
-            class = decltype((msl_impl::with_option(0, *(Options*)0), ..., 0))>
+  template <class... Options, class = decltype((msl_impl::with_option(0, *(Options*)0), ..., 0))>
   MSL_INLINE constexpr explicit sampler(Options... options) : msl_bits(msl_impl::kPlainSampler) {
     ((msl_bits = msl_impl::with_option(msl_bits, options)), ...);
   }
