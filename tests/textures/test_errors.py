@@ -107,6 +107,7 @@ def test_samplers_that_metal_does_not_have(options, error, message):
         metalops.sampler(**options)
 
 
+@pytest.mark.full
 def test_kernels_reject_other_textures():
     library = torch.mps.compile_shader(SOURCE)
     good, s = metalops.texture(floats(4, 4)), metalops.sampler()
@@ -163,6 +164,7 @@ def test_kernels_reject_other_textures():
     fails(RuntimeError, "has no texture 0", library.plain, good, tensor)
 
 
+@pytest.mark.full
 def test_traces_reject_textures(tmp_path):
     library = torch.mps.compile_shader(SOURCE)
     image = metalops.texture(floats(4, 4))
@@ -173,6 +175,7 @@ def test_traces_reject_textures(tmp_path):
         library.copy(image, image, metalops.sampler(), threads=(4, 4), group_size=(4, 4))
 
 
+@pytest.mark.full
 def test_macs_and_cuda_reject_kernels_with_textures(monkeypatch):
     class Compiled:
         copy = plain = None

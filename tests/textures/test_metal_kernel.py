@@ -5,6 +5,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+pytestmark = pytest.mark.full  # compiles several sources
+
 resize = metalops.metal_kernel(
     name="resize_texture",
     input_names=["image", "factor", "s"],

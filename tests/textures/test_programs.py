@@ -6,6 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+pytestmark = pytest.mark.full  # compiles several sources
+
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 # The same samplers as a source declares them and as the host makes them.
 DECLARED = {

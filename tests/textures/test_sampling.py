@@ -11,6 +11,8 @@ from metalops._textures.formats import FORMATS
 from .cases import ADDRESSES, random_places, random_texture, sampler_of
 from .kernels import component_of, depth_source, gradient_source, launch, sampling_source, shader
 
+pytestmark = pytest.mark.full  # compiles several sources
+
 KINDS = ("1d", "1d_array", "2d", "2d_array", "3d", "cube", "cube_array")
 GATHERED = ("2d", "2d_array", "cube", "cube_array")
 FILTERS = ("nearest", "linear")

@@ -12,6 +12,8 @@ from .cases import random_tensor, random_texture
 from .kernels import component_of, numbers_of, shader, texel_source
 from .reference import codes_of, decoded, encode, texel_bytes
 
+pytestmark = pytest.mark.full  # compiles several sources
+
 COLORS = [name for name, f in FORMATS.items() if not f.is_depth]
 # Corners of ranges, halves between codes, denormals, and what is beyond every range.
 NUMBERS = (
