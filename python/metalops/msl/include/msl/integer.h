@@ -120,35 +120,35 @@ MSL_INLINE constexpr uint mul24(uint x, uint y) { return x * y; }
 MSL_INLINE constexpr int mad24(int x, int y, int z) { return int(uint(x) * uint(y) + uint(z)); }
 MSL_INLINE constexpr uint mad24(uint x, uint y, uint z) { return x * y + z; }
 
-MSL_LIFT1(abs)
-MSL_LIFT1(clz)
-MSL_LIFT1(ctz)
-MSL_LIFT1(popcount)
-MSL_LIFT1(reverse_bits)
-MSL_LIFT2(max)
-MSL_LIFT2(min)
-MSL_LIFT2(absdiff)
-MSL_LIFT2(addsat)
-MSL_LIFT2(subsat)
-MSL_LIFT2(hadd)
-MSL_LIFT2(rhadd)
-MSL_LIFT2(mulhi)
-MSL_LIFT2(mul24)
-MSL_LIFT2(rotate)
-MSL_LIFT3(max3)
-MSL_LIFT3(min3)
-MSL_LIFT3(median3)
-MSL_LIFT3(clamp)
-MSL_LIFT3(madhi)
-MSL_LIFT3(madsat)
-MSL_LIFT3(mad24)
-template <class T, int N>
+MSL_LIFT1(abs, takes_number)
+MSL_LIFT1(clz, takes_integer)
+MSL_LIFT1(ctz, takes_integer)
+MSL_LIFT1(popcount, takes_integer)
+MSL_LIFT1(reverse_bits, takes_integer)
+MSL_LIFT2(max, takes_number)
+MSL_LIFT2(min, takes_number)
+MSL_LIFT2(absdiff, takes_integer)
+MSL_LIFT2(addsat, takes_integer)
+MSL_LIFT2(subsat, takes_integer)
+MSL_LIFT2(hadd, takes_integer)
+MSL_LIFT2(rhadd, takes_integer)
+MSL_LIFT2(mulhi, takes_integer)
+MSL_LIFT2(mul24, takes_word)
+MSL_LIFT2(rotate, takes_integer)
+MSL_LIFT3(max3, takes_number)
+MSL_LIFT3(min3, takes_number)
+MSL_LIFT3(median3, takes_number)
+MSL_LIFT3(clamp, takes_number)
+MSL_LIFT3(madhi, takes_integer)
+MSL_LIFT3(madsat, takes_integer)
+MSL_LIFT3(mad24, takes_word)
+template <class T, int N, class = msl_impl::takes_integer<T>>
 MSL_INLINE constexpr vec<T, N> extract_bits(const vec<T, N>& x, uint offset, uint bits) {
   vec<T, N> result(T(0));
   for (int i = 0; i < N; ++i) result[i] = extract_bits(x[i], offset, bits);
   return result;
 }
-template <class T, int N>
+template <class T, int N, class = msl_impl::takes_integer<T>>
 MSL_INLINE constexpr vec<T, N> insert_bits(const vec<T, N>& base, const vec<T, N>& insert,
                                            uint offset, uint bits) {
   vec<T, N> result(T(0));

@@ -114,6 +114,10 @@ namespace msl::metal {
     return half(msl_impl::NAME(float(x), float(y), float(z))); \
   }
 
+#define MSL_FLOATING1(NAME) MSL_LIFT1(NAME, takes_floating)
+#define MSL_FLOATING2(NAME) MSL_LIFT2(NAME, takes_floating)
+#define MSL_FLOATING3(NAME) MSL_LIFT3(NAME, takes_floating)
+
 // Functions of one argument, of two, of three.
 // clang-format off: of lists it makes stairs that grow with every run
 #define MSL_MATH1(MACRO) \
@@ -130,20 +134,20 @@ namespace msl::metal {
 
 MSL_MATH1(MSL_FLOAT1)
 MSL_MATH1(MSL_HALF1)
-MSL_MATH1(MSL_LIFT1)
+MSL_MATH1(MSL_FLOATING1)
 MSL_MATH2(MSL_FLOAT2)
 MSL_MATH2(MSL_HALF2)
-MSL_MATH2(MSL_LIFT2)
+MSL_MATH2(MSL_FLOATING2)
 MSL_FLOAT2(copysign)
 // On the bits: a GPU may drop the sign of a NaN when it converts half to float.
 MSL_INLINE half copysign(half x, half y) {
   const uint bits = msl_impl::bit_cast<ushort>(x) & 0x7fffu;
   return msl_impl::bit_cast<half>(ushort(bits | (msl_impl::bit_cast<ushort>(y) & 0x8000u)));
 }
-MSL_LIFT2(copysign)
+MSL_FLOATING2(copysign)
 MSL_MATH3(MSL_FLOAT3)
 MSL_MATH3(MSL_HALF3)
-MSL_MATH3(MSL_LIFT3)
+MSL_MATH3(MSL_FLOATING3)
 MSL_FLOAT3(fma)
 #if defined(__CUDACC_RTC__)
 MSL_INLINE half fma(half x, half y, half z) {
@@ -156,18 +160,18 @@ MSL_INLINE vec<half, 2> fma(vec<half, 2> x, vec<half, 2> y, vec<half, 2> z) {
 #else
 MSL_HALF3(fma)
 #endif
-MSL_LIFT3(fma)
+MSL_FLOATING3(fma)
 
 MSL_INLINE constexpr float abs(float x) { return msl_impl::fabs(x); }
 MSL_INLINE constexpr half abs(half x) { return half(msl_impl::fabs(float(x))); }
 
 MSL_INLINE float fract(float x) { return msl_impl::fract(x, 0x1.fffffep-1f); }
 MSL_INLINE half fract(half x) { return half(msl_impl::fract(float(x), 0x1.ffcp-1f)); }
-MSL_LIFT1(fract)
+MSL_FLOATING1(fract)
 
 MSL_INLINE float nextafter(float x, float y) { return msl_impl::nextafter(x, y); }
 MSL_INLINE half nextafter(half x, half y) { return msl_impl::next_half(x, y); }
-MSL_LIFT2(nextafter)
+MSL_FLOATING2(nextafter)
 
 // max, min, clamp and their kin for floating point; integer.h has the others and the vector forms.
 #define MSL_ORDER(T)                                                                     \
@@ -218,10 +222,10 @@ MSL_INLINE float ldexp(float x, int exponent) { return __builtin_ldexpf(x, expon
 MSL_INLINE half ldexp(half x, int exponent) { return half(__builtin_ldexpf(float(x), exponent)); }
 MSL_INLINE int ilogb(float x) { return __builtin_ilogbf(x); }
 MSL_INLINE int ilogb(half x) { return __builtin_ilogbf(float(x)); }
-MSL_LIFT1(ilogb)
+MSL_FLOATING1(ilogb)
 
 #define MSL_LIFT_BY_REFERENCE(NAME, OUT)                            \
-  template <class T, int N>                                         \
+  template <class T, int N, class = msl_impl::takes_floating<T>>    \
   MSL_INLINE vec<T, N> NAME(const vec<T, N>& x, vec<OUT, N>& out) { \
     vec<T, N> result;                                               \
     for (int i = 0; i < N; ++i) result[i] = NAME(x[i], out[i]);     \
@@ -230,7 +234,7 @@ MSL_LIFT1(ilogb)
 MSL_LIFT_BY_REFERENCE(sincos, T)
 MSL_LIFT_BY_REFERENCE(modf, T)
 MSL_LIFT_BY_REFERENCE(frexp, int)
-template <class T, int N>
+template <class T, int N, class = msl_impl::takes_floating<T>>
 MSL_INLINE vec<T, N> ldexp(const vec<T, N>& x, const msl_impl::as_is<vec<int, N>>& exponent) {
   vec<T, N> result;
   for (int i = 0; i < N; ++i) result[i] = ldexp(x[i], exponent[i]);
@@ -330,6 +334,9 @@ MSL_SINGLE_PRECISION
 #undef MSL_FLOAT1
 #undef MSL_FLOAT2
 #undef MSL_FLOAT3
+#undef MSL_FLOATING1
+#undef MSL_FLOATING2
+#undef MSL_FLOATING3
 #undef MSL_HALF1
 #undef MSL_HALF2
 #undef MSL_HALF3

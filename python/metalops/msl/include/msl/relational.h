@@ -21,11 +21,11 @@ namespace msl::metal {
 #define MSL_TEST1(NAME)                                                       \
   MSL_INLINE constexpr bool NAME(float x) { return msl_impl::NAME(x); }       \
   MSL_INLINE constexpr bool NAME(half x) { return msl_impl::NAME(float(x)); } \
-  MSL_LIFT1(NAME)
+  MSL_LIFT1(NAME, takes_floating)
 #define MSL_TEST2(NAME)                                                                         \
   MSL_INLINE constexpr bool NAME(float x, float y) { return msl_impl::NAME(x, y); }             \
   MSL_INLINE constexpr bool NAME(half x, half y) { return msl_impl::NAME(float(x), float(y)); } \
-  MSL_LIFT2(NAME)
+  MSL_LIFT2(NAME, takes_floating)
 MSL_TEST1(isfinite)
 MSL_TEST1(isinf)
 MSL_TEST1(isnan)
@@ -37,7 +37,7 @@ MSL_TEST2(isordered)
 // On the bits: a GPU may drop the sign of a NaN when it converts half to float.
 MSL_INLINE constexpr bool signbit(float x) { return msl_impl::signbit(x); }
 MSL_INLINE constexpr bool signbit(half x) { return (msl_impl::bit_cast<ushort>(x) >> 15) != 0; }
-MSL_LIFT1(signbit)
+MSL_LIFT1(signbit, takes_floating)
 
 MSL_INLINE constexpr bool isnormal(float x) {
   return msl_impl::magnitude_bits(x) >= 0x00800000u && msl_impl::isfinite(x);
@@ -46,7 +46,7 @@ MSL_INLINE constexpr bool isnormal(half x) {
   const uint magnitude = msl_impl::bit_cast<ushort>(x) & 0x7fffu;
   return magnitude >= 0x0400u && magnitude < 0x7c00u;
 }
-MSL_LIFT1(isnormal)
+MSL_LIFT1(isnormal, takes_floating)
 
 MSL_INLINE constexpr bool any(bool x) { return x; }
 MSL_INLINE constexpr bool all(bool x) { return x; }

@@ -1,0 +1,100 @@
+"""Functions of Metal's library take the types that the specification states and no others: a program may overload them
+for other types, as a function or as a template, and without such an overload a call is an error (Metal Shading Language
+Specification, chapter 6)."""
+
+import pytest
+
+FLOATING = {
+    1: "acos acosh asin asinh atan atanh ceil cos cosh cospi exp exp10 exp2 fabs floor fract log log10 log2 rint round "
+    "rsqrt sin sinh sinpi sqrt tan tanh tanpi trunc sign saturate isfinite isinf isnan isnormal signbit ilogb",
+    2: "atan2 divide fdim fmax fmin fmod pow powr step copysign nextafter isordered isunordered",
+    3: "fmax3 fmin3 fmedian3 mix smoothstep fma",
+}
+INTEGER = {
+    1: "clz ctz popcount reverse_bits",
+    2: "absdiff addsat subsat hadd rhadd mulhi rotate",
+    3: "madhi madsat",
+}
+NUMBER = {1: "abs", 2: "max min", 3: "max3 min3 median3 clamp"}
+GEOMETRIC = {
+    1: "length length_squared normalize",
+    2: "dot distance distance_squared reflect",
+    3: "faceforward",
+}
+FLOATS, INTEGERS = ("float", "half"), ("char", "uchar", "short", "ushort", "int", "uint", "long", "ulong")  # fmt: skip
+OTHERS = ("bool", "bfloat")
+FAMILIES = ((FLOATING, FLOATS), (INTEGER, INTEGERS), (NUMBER, FLOATS + INTEGERS), (GEOMETRIC, FLOATS))  # fmt: skip
+
+
+def cases():
+    """Yields (function, number of arguments, types of elements that it takes)."""
+    for family, taken in FAMILIES:
+        for count, names in family.items():
+            for name in names.split():
+                yield name, count, taken
+    yield "mul24", 2, ("int", "uint")
+    yield "mad24", 3, ("int", "uint")
+    yield "cross", 2, FLOATS
+
+
+def widths(name):
+    return (3,) if name == "cross" else (2, 3, 4)
+
+
+def vectors(name, elements):
+    return [f"{element}{width}" for element in elements for width in widths(name)]
+
+
+ALL = FLOATS + INTEGERS + OTHERS
+
+
+def test_a_call_with_other_types_is_an_error(program):
+    lines = []
+    for name, count, taken in cases():
+        arguments = ", ".join(["declval<T>()"] * count)
+        lines.append(f"""
+            struct takes_{name} {{
+              template <typename T, typename = decltype({name}({arguments}))> static true_type ask(int);
+              template <typename T> static false_type ask(...);
+            }};""")
+        for element in ALL:
+            for vector in vectors(name, (element,)):
+                is_taken = str(element in taken).lower()
+                lines.append(
+                    f'static_assert(decltype(takes_{name}::ask<{vector}>(0))::value == {is_taken}, "{name}({vector})");'
+                )
+    program("\n".join([*lines, "kernel void k() {}"]))
+
+
+@pytest.mark.parametrize("kind", ["function", "template", "template of vectors"])
+def test_an_overload_for_other_types_is_called(program, kind):
+    lines, calls = ["struct mine { int by; };"], []
+    for number, (name, count, taken) in enumerate(cases()):
+        others = [e for e in ALL if e not in taken]
+        if kind == "function":
+            for vector in vectors(name, others):
+                lines.append(
+                    f"inline mine {name}({', '.join([vector] * count)}) {{ return {{{number}}}; }}"
+                )
+        elif kind == "template":
+            lines.append(
+                f"template <typename T> inline mine {name}({', '.join(['T'] * count)}) {{ return {{{number}}}; }}"
+            )
+        else:
+            types = ", ".join(["vec<T, N>"] * count)
+            chosen = " || ".join(f"is_same_v<T, {e}>" for e in others)
+            lines.append(
+                f"template <typename T, int N, typename = enable_if_t<{chosen}>> inline mine {name}({types}) "
+                f"{{ return {{{number}}}; }}"
+            )
+        for vector in vectors(name, others):
+            arguments = ", ".join([f"{vector}(1)"] * count)
+            calls.append(
+                f'static_assert(is_same_v<decltype({name}({arguments})), mine>, "{name}({vector})");'
+            )
+        for vector in vectors(name, taken):
+            arguments = ", ".join([f"{vector}(1)"] * count)
+            calls.append(
+                f'static_assert(!is_same_v<decltype({name}({arguments})), mine>, "{name}({vector})");'
+            )
+    program("\n".join([*lines, "kernel void k() {", *calls, "}"]))  # fmt: skip
