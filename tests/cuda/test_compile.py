@@ -14,7 +14,7 @@ from tests.cuda import simdgroup_operators
 from tests.cuda.recorded import needs_software_device
 from tests.exec.conftest import HEADER
 from tests.fuzz import programs
-from tests.msl import spaces_gallery
+from tests.msl import spaces_gallery, test_async_copies, test_thread_values
 
 ROOT = Path(__file__).parent.parent.parent
 INCLUDES = [str(ROOT), str(ROOT / "python" / "metalops" / "include")]
@@ -323,3 +323,9 @@ def test_a_power_of_two_that_may_be_fast_is_one_instruction():
     }
     # The other one multiplies where the result is denormal.
     assert "ex2.approx.ftz.f32" in texts["fast"] and "ex2.approx.f32" in texts["precise"]
+
+
+@pytest.mark.full
+def test_thread_values_at_program_scope_and_async_copies():
+    for source in (test_thread_values.SOURCE, test_async_copies.DECLARED):
+        assert_all_compile(Library(HEADER + source))

@@ -126,8 +126,8 @@ bool describes_buffers();
 void note_address_taken(const void* begin, uint64_t bytes);
 std::vector<std::pair<const void*, uint64_t>> take_noted_addresses();
 
-// What is to be known about the arguments of a kernel that has tables of functions or arguments
-// that function constants switch on; by their positions.
+// Notes about the arguments, by their positions, of a kernel that has tables of functions or
+// arguments that function constants switch on.
 struct KernelNotes {
   std::vector<const void*> tables;  // the type of the functions; null for any other argument
   std::vector<const bool*> switches;

@@ -1,4 +1,4 @@
-"""What Metal has and this device has not: ray tracing, command buffers, what only render pipelines have.
+"""Features of Metal that this device lacks: ray tracing, command buffers, those of render pipelines alone.
 
 A kernel that needs any of it is left out of the library, with the reason, and so are the functions, classes, aliases
 and variables that need it, which other kernels cannot use either. They are blanked out of the text, so that nothing
@@ -70,7 +70,7 @@ _ROOMS = {"translation_unit", "declaration_list"}
 
 @dataclass(frozen=True)
 class _Need:
-    """What a declaration needs that is absent."""
+    """A use of an absent feature."""
 
     feature: str
     name: str

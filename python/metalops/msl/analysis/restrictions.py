@@ -7,12 +7,22 @@ from collections.abc import Iterator
 
 from ..source import languages
 from ..source.vocabulary import THREAD_ATTRIBUTES
-from .program import Kernel, Program, ProgramError, declarator_kinds, integer_value
+from .program import (
+    Kernel,
+    Program,
+    ProgramError,
+    declarator_kinds,
+    declared_identifier,
+    integer_value,
+)
 
 # Limit on the buffers of a Metal function (Metal Feature Set Tables, "Maximum number of entries in the buffer argument
 # table, per compute command").
 MAX_BUFFERS = 31
 
+_DECLARATORS = """
+[(declaration declarator: (_) @d) (field_declaration declarator: (_) @d) (parameter_declaration declarator: (_) @d)]
+"""
 _POSITION_TYPE = re.compile(r"(?:const )?(?:metal::)?u?(?:short|int)([234]?)(?: const)?$")
 
 
@@ -41,6 +51,11 @@ def newer_names(program: Program, language: int) -> Iterator[tuple[str, int, int
     words = "|".join(newer)
     own = re.compile(rf"\b(?:struct|class|enum|using|typename|concept)\s+({words})\s*[{{:;=>,]")
     declared = {match[1] for match in own.finditer(source.masked)}
+    declared.update(function.name for function in program.functions)
+    for node in source.find(_DECLARATORS):
+        name = declared_identifier(node)
+        if name is not None:
+            declared.add(source.masked_text(name))
     for match in re.finditer(rf"\b(?:{words})\b", source.masked):
         if match[0] not in declared:
             yield match[0], match.start(), newer[match[0]]

@@ -214,7 +214,7 @@ class _Parameters:
         if is_void:
             self.ranges.append((is_void[0][0].start_byte, is_void[0][0].end_byte))
             inside = []
-        # Of several values all but the last precede another one.
+        # All but the last of several values precede another one.
         at = parameters.start_byte + 1
         comma = ", " if inside or self._has_insertion(at) else ""
         self.insertions.append((at, -1 - order, text + comma))

@@ -245,7 +245,7 @@ struct VisibleFunction {
   const void* type;
 };
 
-// What else is to be known about argument number `position` of a kernel. table: the type of the
+// A note about argument number `position` of a kernel. table: the type of the
 // functions of a visible_function_table, or null. is_on: the function constant that switches the
 // argument on, or null.
 struct ArgumentNote {
