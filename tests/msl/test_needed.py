@@ -102,6 +102,12 @@ def test_instantiations_are_needed_one_by_one():
     assert holds(text, "k<B>") and '"k_" "B"' in text and '"A"' not in text
 
 
+def test_what_a_macro_expands_to_on_one_line_stays_short():
+    kernels = " ".join(f"kernel void k{i}(device float* x) {{ x[0] = {i}; }}" for i in range(5000))
+    text = needed(kernels, "k4999")
+    assert holds(text, "k4999") and len(text) < 2000
+
+
 def random_program(seed):
     """A program of classes, constants, aliases and functions, and what each of them mentions."""
     choose = random.Random(seed)

@@ -28,7 +28,7 @@ from .source.preprocess import Preprocessed
 
 @dataclass(frozen=True)
 class _Part:
-    """What is compiled: kernels of a source (deflated by zlib) in a Metal version."""
+    """Kernels to compile together, of a source (deflated by zlib) in a Metal version."""
 
     source: bytes
     language: int

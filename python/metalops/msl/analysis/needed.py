@@ -17,8 +17,8 @@ from .program import Function, Program, declared_identifier, parameter_ranges
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _DIRECTIVE = re.compile(r"(?m)^[ \t]*#.*$")
-_BLANKS = re.compile(r"(?m)[ \t]+$")
 _TEMPLATE_ARGUMENTS = re.compile(r"<[^<>]*>")
+_LONG = 1000  # characters of a line
 _CLASSES = {"class_specifier", "struct_specifier", "union_specifier"}
 _TYPES = {*_CLASSES, "enum_specifier", "type_definition", "alias_declaration"}
 # Words of constructs that call the compiler's runtime, and of declarations whose definition may be missing.
@@ -68,15 +68,17 @@ class Needed:
         self._always = {*always, *self._units_at(self._constants)}
 
     def text(self, kernels: Collection[str]) -> str:
-        """Returns the source with nothing but what these kernels need; lines and columns are kept."""
+        """Returns the source with nothing but what these kernels need. Lines are kept, and columns of all but very long
+        lines, which macros expanded to."""
         kept = self._units_of(kernels)
         text = self.source.text
         pieces, position = [], 0
         for unit in self._units:
             if unit not in kept:
-                pieces += [text[position : unit.start], _blank(text[unit.start : unit.end])]
+                pieces += [text[position : unit.start], _blank(text, unit.start, unit.end)]
                 position = unit.end
-        return _BLANKS.sub("", "".join([*pieces, text[position:]]))
+        lines = "".join([*pieces, text[position:]]).split("\n")
+        return "\n".join(line.rstrip(" ") for line in lines)
 
     def size(self, kernels: Collection[str]) -> int:
         """Returns the number of characters that these kernels need."""
@@ -209,11 +211,12 @@ class Needed:
         return frozenset({*words, *scopes} - own)
 
 
-def _blank(text: str) -> str:
-    """Returns the directives and line breaks of a text, with blanks where its last line goes on."""
-    lines = text.split("\n")
+def _blank(text: str, start: int, end: int) -> str:
+    """Returns the directives and line breaks of a range, with blanks where its last line goes on."""
+    lines = text[start:end].split("\n")
     kept = [line if line.lstrip().startswith("#") else "" for line in lines[:-1]]
-    return "\n".join([*kept, " " * len(lines[-1])])
+    is_long = end - text.rfind("\n", 0, end) > _LONG
+    return "\n".join([*kept, "" if is_long else " " * len(lines[-1])])
 
 
 def only_code_tells_errors(program: Program) -> bool:
