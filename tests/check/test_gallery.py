@@ -114,7 +114,9 @@ def test_threadgroup_memory_of_structures_is_counted_by_the_compiler():
 
 
 def test_conversion_functions_to_bool_are_no_names():
-    source = HEADER + """
+    source = (
+        HEADER
+        + """
     #define FUNCTION inline __attribute__((__always_inline__))
     struct Always {
       char x;
@@ -124,4 +126,5 @@ def test_conversion_functions_to_bool_are_no_names():
     };
     kernel void k(device float* x) { Always a; x[0] = bool(a); }
     """
+    )
     assert check_source(source, compiles=False) == []

@@ -14,6 +14,7 @@ from ..analysis.scopes import Declaration
 from ..analysis.spaces import is_static, qualifier
 from ..analysis.types import Type, Types
 from .checked import Checked, ancestor
+from .constants import Constants
 from .rules import rule
 
 MISSING = rule("missing-address-space", "4", "A pointer or reference names its address space.")
@@ -33,6 +34,14 @@ LOCAL_SPACE = rule(
     "local-address-space", "4", "A variable in a function is in thread or threadgroup memory."
 )
 
+MISALIGNED = rule(
+    "misaligned-vector",
+    "2.2",
+    "A pointer to vectors points to a multiple of their size; packed vectors need that of an element.",
+    is_suspicion=True,
+)
+
+_VECTOR = re.compile(r"(?:metal::)?(?:u?(?:char|short|int|long)|bool|half|bfloat|float)[234]$")
 _CASTS = {"static_cast", "reinterpret_cast", "const_cast"}
 _TYPE_BEHIND = re.compile(r"\s*(?:(?:const|volatile)\s+)*(\w+)\s*(?:const\s*)?[*&]")
 _ARTICLES = "device, constant, threadgroup or thread"
@@ -555,6 +564,40 @@ class _Body:
                 f"{self.checked.text(value)} is in {spaces[0]} memory and cannot be cast to "
                 f"{wanted.written()}; "
                 "an address space is never converted: keep it, or copy the data",
+            )
+        if wanted.kind == "pointer" and _VECTOR.match(target.name):
+            self._vectors(value, target.name, place)
+
+    def _vectors(self, value, vector: str, place) -> None:
+        """Reports a cast to a pointer to vectors at `p + n` or `&p[n]`, if p points to elements and n is a number that
+        does not go to the beginning of a vector: p itself is taken to be aligned."""
+        while value.type == "parenthesized_expression" and value.named_child_count == 1:
+            value = value.named_children[0]
+        if value.type == "binary_expression" and self.checked.text(value.children[1]) == "+":
+            pointer, offset = (value.child_by_field_name(side) for side in ("left", "right"))
+        elif value.type == "pointer_expression" and value.children[0].type == "&":
+            element = value.child_by_field_name("argument")
+            if element.type != "subscript_expression":
+                return
+            pointer = element.child_by_field_name("argument")
+            indices = element.child_by_field_name("indices").named_children
+            offset = indices[0] if len(indices) == 1 else None
+        else:
+            return
+        type_ = self._type(pointer)
+        if offset is None or offset.type != "number_literal" or type_ is None:
+            return
+        if type_.kind not in ("pointer", "array") or type_.target.kind != "value":
+            return
+        constants = Constants(self.checked, self.types)
+        size, needed = constants.size_of(type_.target.name), constants.size_of(vector)
+        number = constants.value(self.checked.text(offset))
+        if None not in (size, needed, number) and number * size % needed:
+            self.checked.report(
+                MISALIGNED,
+                place,
+                f"{self.checked.text(value)} is {number * size} bytes behind {self.checked.text(pointer)}, and a {vector} "
+                f"is at a multiple of {needed} bytes; cast to packed_{vector.removeprefix('metal::')}, or move the data",
             )
 
     def _visit_call_expression(self, node) -> None:

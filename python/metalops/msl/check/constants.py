@@ -137,6 +137,10 @@ class Constants:
 
     # ---- sizes -----------------------------------------------------------------------------------
 
+    def size_of(self, name: str) -> int | None:
+        """Returns the bytes of a type by its name; None if they are unknown."""
+        return self._size_of_name(name, None)
+
     def size_of_variable(self, variable, names: dict[str, str]) -> int | None:
         """Returns the bytes of a threadgroup variable; None if they are unknown."""
         source = self.checked.source
