@@ -4,6 +4,8 @@ Specification, chapter 6)."""
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 FLOATING = {
     1: "acos acosh asin asinh atan atanh ceil cos cosh cospi exp exp10 exp2 fabs floor fract log log10 log2 rint round "
     "rsqrt sin sinh sinpi sqrt tan tanh tanpi trunc sign saturate isfinite isinf isnan isnormal signbit ilogb",

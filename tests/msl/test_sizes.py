@@ -1,6 +1,7 @@
 """sizeof and alignof of every type whose layout the specification states (Metal Shading Language Specification,
 sections 2.1 to 2.6 and 2.14)."""
 
+import pytest
 from metalops.msl.source import languages
 
 SCALARS = {
@@ -36,6 +37,7 @@ def table():
     yield from ((name, *layout) for name, layout in OTHERS.items())
 
 
+@pytest.mark.full
 def test_sizes_and_alignments(program, monkeypatch):
     monkeypatch.setenv(languages.VARIABLE, "4.0")
     lines = ["#include <metal_tensor>"]
