@@ -25,6 +25,8 @@ from .build import Options, compile_text, preprocess_text
 from .source import compiler
 from .source.preprocess import Preprocessed
 
+_THREADS = 8  # at most, since each may run a compiler
+
 
 @dataclass(frozen=True)
 class _Part:
@@ -71,7 +73,7 @@ def _begin(part: _Part, soon: bool) -> Future:
         if soon and part in _state.waiting:
             _state.waiting.remove(part)
             _state.waiting.appendleft(part)
-        if len(_state.threads) < (os.cpu_count() or 1) and _state.waiting:
+        if len(_state.threads) < min(os.cpu_count() or 1, _THREADS) and _state.waiting:
             thread = threading.Thread(target=_work, name="metalops-compile", daemon=True)
             _state.threads.append(thread)
             thread.start()

@@ -33,6 +33,11 @@ _TENSORS = "#include <msl/tensors.h>\n#include <msl/host/tensor_argument.h>\n"
 _MENTIONS_TEXTURES = re.compile(
     r"\b(?:texture(?:\dd|cube|_buffer)|depth(?:2d|cube)|sampler\b|access\b)"
 )
+# The number of characters that the kernels of a program need, each by itself, above which they are compiled on demand.
+# For half of it a compiler took 3.5 s (loops over the grid) to 4.5 s (group loops); to check a program and compile one of
+# its kernels takes 1 to 3 s.
+MUCH = 400_000
+_KERNELS_OF_A_PART = 16
 
 
 @dataclass
@@ -106,12 +111,6 @@ def emit(
         if engines[instance.name][0] == "group"
     }
     return HostCode(text, lines, runs, program, thunks_at, engines, cut, parts, described)
-
-
-# The number of characters that the kernels of a program need, each by itself, above which they are compiled on demand,
-# and the number of kernels of which a part has at most these.
-MUCH = 200_000
-_KERNELS_OF_A_PART = 16
 
 
 def _is_much(program: Program) -> bool:
