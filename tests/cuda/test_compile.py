@@ -41,6 +41,23 @@ def test_kernels_of_operators(path):
     assert_all_compile(Library(path.read_text(), str(path), include_dirs=includes))
 
 
+@pytest.mark.parametrize(
+    "to, instructions",
+    [
+        ("char", [r"cvt\.rzi\.s32\.f32", r"min\.s32 .*, 127;", r"max\.s32 .*, -128;"]),
+        ("ushort", [r"cvt\.rzi\.s32\.f32", r"min\.s32 .*, 65535;", r"max\.s32 .*, 0;"]),
+        ("uint", [r"cvt\.rzi\.u32\.f32"]),
+        ("long", [r"cvt\.rzi\.s64\.f32", r"setp\.(?:num|nan)\.f32"]),
+    ],
+)
+def test_conversions_saturate(to, instructions):
+    """The instructions saturate to 32 and 64 bits, and give 2^63 for NaN in 64 bits (see test_conversions.py for values)."""
+    source = f"kernel void k(device {to}* out, device const float* x) {{ out[0] = {to}(x[0]); }}"
+    text = Library(HEADER + source).compile(ARCHITECTURE).decode()
+    for instruction in instructions:
+        assert re.search(instruction, text), instruction
+
+
 @pytest.mark.nightly
 @needs_software_device  # which their modules import
 @pytest.mark.parametrize(
