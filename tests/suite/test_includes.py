@@ -1,0 +1,52 @@
+"""Each source of csrc/ops and csrc/plans includes what it uses: units of several sources and the precompiled header hide what
+is missing until the sources are grouped in another way."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from metalops.build import compilers, paths
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for pattern in ("csrc/ops/**/*.mm", "csrc/plans/**/*.cpp")
+    for path in ROOT.glob(pattern)
+)
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux",
+    reason="elsewhere the sources are Objective-C++, as tests/macos compiles them",
+)
+
+
+def problems(source, text=None):
+    """Returns what the compiler says about a source, or about this text instead."""
+    torch = paths.torch_include()
+    folders = [ROOT, *paths.include_paths(), torch, f"{torch}/torch/csrc/api/include"]
+    command = [
+        *compilers.find_cxx().split(),
+        *("-std=c++20", "-fsyntax-only", "-w", "-x", "c++"),
+        *(f"-I{folder}" for folder in folders),
+        "-" if text else ROOT / source,
+    ]
+    result = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    return result.stderr if result.returncode else ""
+
+
+@pytest.mark.full
+@pytest.mark.sampled(26)
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_source_compiles_alone(source):
+    assert problems(source) == ""
+
+
+@pytest.mark.full
+def test_a_missing_include_is_found():
+    name = "csrc/plans/quantized/quantized.cpp"
+    text = (ROOT / name).read_text()
+    assert problems(name, text) == ""
+    assert "error" in problems(
+        name, text.replace("#include <csrc/plans/quantized/skinny_gemm.h>", "")
+    )
