@@ -1,8 +1,7 @@
 // Random numbers without a state (torch.func._random): Philox-4x32-10 [Salmon] of a key, which is a
 // pair of 64-bit integers, seed and offset. Block i of a key is the cipher of the counter offset +
 // i under the seed, 128 bits. A new key is one block; samples take 32 bits, those of 8-byte
-// integers
-// 64. The bits are the same on all devices of torch.
+// integers 64. The bits are the same on all devices of torch.
 //
 // [Salmon] J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, Parallel random numbers: as easy as
 //   1, 2, 3, SC 2011.
@@ -47,10 +46,11 @@ kernel void philox_derive_keys(device ulong2* derived [[buffer(0)]],
   if (index >= keys.derived) {
     return;
   }
-  const int64_t key = index % keys.given;
+  const int64_t number = quotient(index, keys.given, keys.derived);
+  const int64_t key = index - number * keys.given;
   const ulong seed = part_of_key(given, 2 * key, layout);
   const ulong offset = part_of_key(given, 2 * key + 1, layout);
-  const uint4 block = philox_4x32_10(seed, offset + first + index / keys.given);
+  const uint4 block = philox_4x32_10(seed, offset + first + static_cast<ulong>(number));
   derived[index] = ulong2(static_cast<ulong>(block.y) << 32 | block.x,
                           static_cast<ulong>(block.w) << 32 | block.z);
 }
@@ -93,25 +93,10 @@ struct BlockOf<ulong> {
   }
 };
 
-template <typename T>
-inline constexpr int mantissa_bits();
-template <>
-inline constexpr int mantissa_bits<float>() {
-  return 24;
-}
-template <>
-inline constexpr int mantissa_bits<half>() {
-  return 11;
-}
-template <>
-inline constexpr int mantissa_bits<bfloat>() {
-  return 8;
-}
-
 // Returns uniformly distributed numbers in [low, high), of as many bits as T has.
 template <typename T>
 inline vec<T, 4> samples(uint4 block, constant PhiloxUniform& distribution) {
-  constexpr uint kValues = 1u << mantissa_bits<T>();
+  constexpr uint kValues = 1u << numeric_limits<T>::digits;
   const float4 fractions = float4(block & (kValues - 1)) * (1.0f / kValues);
   const float range = distribution.high - distribution.low;
   return converted<T>(fractions * range + distribution.low);
@@ -150,14 +135,6 @@ inline vec<T, 4> samples(uint4 block, constant PhiloxNormal& distribution) {
 template <typename T>
 inline typename BlockOf<T>::type samples(uint4 block, constant PhiloxRandint& distribution) {
   return BlockOf<T>::integers(block, distribution);
-}
-
-// Returns index / size. count: more than the index; a 64-bit division is slow on a GPU.
-inline int64_t quotient(int64_t index, int64_t size, int64_t count) {
-  if (size == count) {
-    return 0;
-  }
-  return count <= 0xffffffff ? static_cast<uint>(index) / static_cast<uint>(size) : index / size;
 }
 
 // Each thread fills one block's elements. key_layout: that of the two elements of each key.

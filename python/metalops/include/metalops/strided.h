@@ -24,6 +24,15 @@ inline int64_t thread_index(uint2 position, uint2 grid) {
   return static_cast<int64_t>(position.y) * grid.x + position.x;
 }
 
+// Returns index / size. count: more than the index; a 64-bit division is slow on a GPU.
+inline int64_t quotient(int64_t index, int64_t size, int64_t count) {
+  if (size == count) {
+    return 0;
+  }
+  return count <= 0xffffffff ? static_cast<uint32_t>(index) / static_cast<uint32_t>(size)
+                             : index / size;
+}
+
 // Returns the offsets of element `index` in the tensors, in bytes from their starts.
 template <unsigned N>
 inline ::metal::array<int64_t, N> offsets_of(int64_t index, constant StridedLayout<N>& layout) {
@@ -33,16 +42,9 @@ inline ::metal::array<int64_t, N> offsets_of(int64_t index, constant StridedLayo
   }
   const uint32_t last = layout.dimensions - 1;
   for (uint32_t i = 0; i < last; ++i) {
-    int64_t position;
-    if (layout.count <= 0xffffffff) {  // a 64-bit division is slow on a GPU
-      const uint32_t narrow = static_cast<uint32_t>(index);
-      const uint32_t size = static_cast<uint32_t>(layout.sizes[i]);
-      position = narrow % size;
-      index = narrow / size;
-    } else {
-      position = index % layout.sizes[i];
-      index /= layout.sizes[i];
-    }
+    const int64_t rest = quotient(index, layout.sizes[i], layout.count);
+    const int64_t position = index - rest * layout.sizes[i];
+    index = rest;
     for (unsigned tensor = 0; tensor < N; ++tensor) {
       offsets[tensor] += position * layout.strides[tensor][i];
     }
