@@ -122,7 +122,7 @@ def check(integers, of, forms, build=build, meeting="", engine="auto"):
             if "packed_F" in form and of == "bfloat":
                 continue
             out = torch.from_numpy(np.full(len(x), 77, dtype=INTEGERS[to]))
-            library.launch(f"{to}_{n}", [out, x], len(x), 32, engine=engine)
+            library.launch(f"in_{to}::{to}_{n}", [out, x], len(x), 32, engine=engine)
             wrong = np.flatnonzero(out.numpy() != expected)
             assert not len(wrong), (to, form, x[wrong[0]].item(), out[wrong[0]].item())
 
