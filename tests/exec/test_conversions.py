@@ -77,7 +77,7 @@ template <typename A, typename B> A returned_as(B x) { return x; }
 
 def _replaced(text, to, of):
     # `F` and `T` are words, or the first letter after `packed_`.
-    words = {"T": to, "F": of, "packed_F3": f"packed_{of}3"}
+    words = {"T": to, "F": of, "packed_F3": f"packed_{of}3", "thing": f"thing_{to}"}
     pieces = []
     word = ""
     for c in text + "\0":
