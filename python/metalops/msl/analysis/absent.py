@@ -41,7 +41,6 @@ _FEATURES = {
     "tessellation": "patch_control_point",
     "fragment functions": """
         interpolant interpolation dfdx dfdy fwidth discard_fragment get_num_samples get_sample_position
-        simd_is_helper_thread quad_is_helper_thread is_helper_thread
     """,
     "rasterization rate maps": "rasterization_rate_map_data rasterization_rate_map_decoder",
 }

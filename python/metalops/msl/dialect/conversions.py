@@ -128,8 +128,32 @@ class Conversions:
     def _assignments(self) -> None:
         for node in self.source.find('(assignment_expression operator: "=") @a'):
             left, right = (node.child_by_field_name(f) for f in ("left", "right"))
-            if not node.has_error and self._may_be_floating(right):
-                self._convert(right, self._type_of(left))
+            if node.has_error or not self._may_be_floating(right):
+                continue
+            target = self._type_of(left)
+            if target is not None and self._is_visible(target.name, node):
+                self._convert(right, target)
+
+    def _is_visible(self, name: str, node) -> bool:
+        """Returns true if a type's name means the same at a node. The type of `f<float>(x)` may be called T where f is
+        declared, and that of `x.member` an alias in the structure."""
+        name = name.removeprefix("const ")
+        if _INTEGER.match(name.removeprefix("metal::")):
+            return True
+        around = node.parent
+        while around is not None:
+            if any(self._declares(child, name) for child in around.named_children):
+                return True
+            around = around.parent
+        return False
+
+    def _declares(self, node, name: str) -> bool:
+        if node.type == "template_parameter_list":
+            return any(self._text(child).split()[-1] == name for child in node.named_children)
+        if node.type not in ("alias_declaration", "type_definition"):
+            return False
+        field = "name" if node.type == "alias_declaration" else "declarator"
+        return any(self._text(n) == name for n in node.children_by_field_name(field))
 
     def _returned_values(self) -> None:
         for node in self.source.find("(return_statement (_) @value) @r"):
