@@ -41,7 +41,8 @@ def built(tmp_path, monkeypatch):
     path.write_text(HEADER + SOURCE)
     output = str(tmp_path / "k.so")
     options = Options(at_first_use=("*_float", "*_half", "add_shift"), language=310)
-    return compile_path(str(path), output, options)
+    compile_path(str(path), output, options)
+    return output
 
 
 def run(library, name, values, dtype):
