@@ -9,6 +9,7 @@ from metalops import ops
 from metalops.cuda.library import Library
 from metalops.msl.source import languages
 from metalops.ops._cuda import kernel_file, plan
+from metalops.ops._define.arguments import checked
 
 from tests.ops.attention import test_attention as calls
 from tests.ops.attention import test_attention_cache as caches
@@ -40,7 +41,9 @@ def on_the_software_device(monkeypatch):
     use_built_kernels(monkeypatch)
     operators = torch.library.Library("metalops", "IMPL")
     for name, implementation in IMPLEMENTATIONS:
-        operators.impl(name, implementation, "CPU")
+        schema = getattr(torch.ops.metalops, name).default._schema
+        names = [argument.name for argument in schema.arguments]
+        operators.impl(name, checked(name, names, implementation), "CPU")
     yield
     operators._destroy()
 

@@ -163,3 +163,30 @@ def test_names_of_the_library_are_the_programs(each_compiler):
     x[0] = 5
     build(source).launch("k", [out, x], 1, 1)
     assert out.tolist() == [11, 7, 4, 6]
+
+
+NAMES = """
+template <class T> device T& element(device T* p, uint i) { return p[i]; }
+struct Counter { using T = float; T value; };
+template <class T> struct Holder { T value; void set(float x) { value = x; } };
+template <class T, class R> void store(device R* out, device T* in, float x) {
+  element<R>(out, 0) = x;
+  Counter counter;
+  counter.value = x;
+  out[1] = counter.value;
+  Holder<R> holder;
+  holder.value = x;
+  out[2] = holder.value;
+  holder.set(x);
+  out[3] = holder.value;
+  in[0] = x;
+}
+kernel void names(device float* out, device int* in, uint i [[thread_position_in_grid]]) { store(out, in, 2.5f); }
+"""
+
+
+def test_types_are_those_of_the_place_that_names_them(build):
+    """T is a type of the caller, of the function called, and of structures."""
+    out, given = torch.zeros(4), torch.zeros(1, dtype=torch.int32)
+    build(HEADER + NAMES).launch("names", [out, given], 1, 1)
+    assert out.tolist() == [2.5] * 4 and given.tolist() == [2]

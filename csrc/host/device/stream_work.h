@@ -34,7 +34,7 @@ void check_arguments(const std::string& name, const c10::FunctionSchema& schema,
                      c10::ArrayRef<c10::IValue> arguments);
 void check_results(const std::string& name, c10::ArrayRef<c10::IValue> results);
 void check_copy(const at::Tensor& to, const at::Tensor& from);
-// Those of a kernel of one of torch's DispatchStubs.
+// Checks the accesses of a kernel of one of torch's DispatchStubs.
 void check_iterator(const std::string& name, const at::TensorIteratorBase& iterator);
 
 }  // namespace metalops::device

@@ -131,29 +131,23 @@ class Conversions:
             if node.has_error or not self._may_be_floating(right):
                 continue
             target = self._type_of(left)
-            if target is not None and self._is_visible(target.name, node):
+            if target is not None and (
+                _INTEGER.match(target.name.removeprefix("metal::")) or self._is_of_variable(left)
+            ):
                 self._convert(right, target)
 
-    def _is_visible(self, name: str, node) -> bool:
-        """Returns true if a type's name means the same at a node. The type of `f<float>(x)` may be called T where f is
-        declared, and that of `x.member` an alias in the structure."""
-        name = name.removeprefix("const ")
-        if _INTEGER.match(name.removeprefix("metal::")):
-            return True
-        around = node.parent
-        while around is not None:
-            if any(self._declares(child, name) for child in around.named_children):
-                return True
-            around = around.parent
-        return False
-
-    def _declares(self, node, name: str) -> bool:
-        if node.type == "template_parameter_list":
-            return any(self._text(child).split()[-1] == name for child in node.named_children)
-        if node.type not in ("alias_declaration", "type_definition"):
-            return False
-        field = "name" if node.type == "alias_declaration" else "declarator"
-        return any(self._text(n) == name for n in node.children_by_field_name(field))
+    def _is_of_variable(self, node) -> bool:
+        """Returns true for a variable and its elements, whose type is named where the variable is. The type of
+        `f<float>(x)` may be called T where f is declared, and that of `x.member` have a name of the structure's."""
+        node = without_parentheses(node)
+        if node.type in ("subscript_expression", "pointer_expression"):
+            return self._is_of_variable(node.child_by_field_name("argument"))
+        if node.type == "field_expression":  # a component of a vector, unless it is a member
+            owner = node.child_by_field_name("argument")
+            type_ = self.spaces.type_of(owner)
+            is_vector = type_ is not None and _INTEGER_VECTOR.match(type_.name)
+            return bool(is_vector) and self._is_of_variable(owner)
+        return node.type == "identifier"
 
     def _returned_values(self) -> None:
         for node in self.source.find("(return_statement (_) @value) @r"):

@@ -82,7 +82,7 @@ def emit(
         rewritten, sites = rewrite_for_host(program)
         if is_sanitized:
             check_alignment(rewritten)
-        # What is only checked is checked as it was written.
+        # Text that is only checked stays as it was written.
         with_groups = group_loops and not described
         groups = GroupLoops(rewritten, sites, GROUP_BUILTINS) if with_groups else None
         thunks = Thunks(rewritten, sites, lines, preprocessed.recorded, groups, described)
