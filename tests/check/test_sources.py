@@ -33,15 +33,17 @@ ON_PURPOSE = {
     "tests/exec/test_barriers.py": {"divergent-barrier", "maybe-divergent-barrier"},
     "tests/exec/test_endless.py": {"maybe-divergent-barrier"},
     "tests/exec/test_launches.py": {"recursion"},  # the stack of a fiber
+    "tests/exec/test_on_demand.py": {"asm", "exception", "kernel-argument", "kernel-overload"},
     "tests/exec/test_types.py": {"vector-size"},  # of Metal 4.0
     "tests/fuzz/hostile.py": {"asm", "kernel-argument"},
     "tests/fuzz/test_front_end.py": {"unknown-attribute"},
-    "tests/metal/test_unaligned_vectors.py": {"vector-size"},
+    "tests/metal/test_unaligned_vectors.py": {"misaligned-vector", "vector-size"},
     "tests/msl/test_address_spaces.py": {"address-space-conversion"},
     "tests/msl/test_calls.py": {"function-pointer"},
     "tests/msl/test_command_line.py": {"kernel-argument", "maybe-divergent-barrier"},
     "tests/msl/test_errors.py": {"threadgroup-variable", "kernel-argument"},
     "tests/msl/test_expressions.py": {"cpp17"},
+    "tests/msl/test_newer_constructs.py": {"cpp17", "init-statement", "vector-size"},
     "tests/msl/test_threadgroup.py": {"cpp17", "threadgroup-variable"},
     "tests/trace/test_trace.py": {"divergent-barrier"},
 }

@@ -185,8 +185,8 @@ kernel void names(device float* out, device int* in, uint i [[thread_position_in
 """
 
 
-def test_types_are_those_of_the_place_that_names_them(build):
+def test_types_are_those_of_the_place_that_names_them():
     """T is a type of the caller, of the function called, and of structures."""
     out, given = torch.zeros(4), torch.zeros(1, dtype=torch.int32)
-    build(HEADER + NAMES).launch("names", [out, given], 1, 1)
+    build(NAMES).launch("names", [out, given], 1, 1)
     assert out.tolist() == [2.5] * 4 and given.tolist() == [2]

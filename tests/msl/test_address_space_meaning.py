@@ -262,7 +262,7 @@ def test_functions_that_synchronise(program, engine):
 
 
 def test_is_same_of_parameters_that_are_never_pointers_is_no_error():
-    msl.emit_source(
+    emitted = msl.emit_source(
         f"""{HEADER}
         template <typename P, typename Q> bool g(P p, Q q) {{ return is_same<P, Q>::value; }}
         template <typename A, typename B> bool f(A a, B b) {{ return g(a, b) || g(b, a) || f(a, a); }}
@@ -270,3 +270,4 @@ def test_is_same_of_parameters_that_are_never_pointers_is_no_error():
         kernel void k(device float* o) {{ threadgroup float t[2]; o[0] = f(o[1], 1) + h(o, t); }}
         """
     )
+    assert "is_same<P, Q>::value" in emitted

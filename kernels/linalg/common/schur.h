@@ -127,6 +127,7 @@ struct SchurStep {
 
   // Returns 0, or if the sweeps did not suffice, how many eigenvalues may be wrong.
   int count_unfinished() const { return high + 1; }
+  int count_unfinished() const threadgroup { return high + 1; }
 };
 
 // Returns true if the subdiagonal element in row k is negligible (Ahues and Tisseur's test). n:

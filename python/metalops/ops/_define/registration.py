@@ -19,6 +19,7 @@ from ..._torch.internals import (
     excluded_keys,
     forward_mode,
     keys_after_autograd,
+    schema,
 )
 from . import fake
 from .arguments import checked
@@ -55,7 +56,7 @@ def register(*operators: Operator) -> None:
         if _problem is not None:
             library.define(operator.schema, tags=[torch.Tag.pt2_compliant_tag])
         overload = getattr(torch.ops.metalops, base).default
-        names = [argument.name for argument in overload._schema.arguments]
+        names = [argument.name for argument in schema(overload).arguments]
         cpu, cuda, fake_kernel = (
             checked(base, names, x) for x in (operator.cpu, operator.cuda, operator.fake)
         )
