@@ -15,7 +15,8 @@ namespace metalops {
 //   - a float: float32
 //   - a metalops.texture or metalops.sampler: the next free index of its own argument table, which
 //     counts from 0, and no buffer
-//   - a list or tuple of numbers: int64[] or float32[]; of tensors: an array of their GPU addresses;
+//   - a list or tuple of numbers: int64[] or float32[]; of tensors: an array of their GPU
+//   addresses;
 //     of names, or None, for a visible_function_table: the functions of these names
 // `arg_casts` selects another element type for numbers, for all of them (str) or by index (dict).
 // `threads` defaults to the number of elements of the first tensor. Raises as torch does on a Mac.
