@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import metalops
 import pytest
@@ -16,13 +17,15 @@ needs_nvrtc = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
-    """The folder of a copy of the package without what setup.py makes."""
+    """The Python folder of a source tree with a copy of the package without what setup.py makes."""
     folder = tmp_path_factory.mktemp("tree")
-    built = shutil.ignore_patterns(
-        "*.so", "_C.kernels", "_build_info.py", "_stock_overloads.py", "__pycache__"
-    )
-    shutil.copytree(os.path.dirname(metalops.__file__), folder / "metalops", ignore=built)
-    return folder
+    made = ("*.so", "_C.kernels", "_build_info.py", "_stock_overloads.py", "__pycache__", "kernels")
+    package = os.path.dirname(metalops.__file__)
+    ignored = shutil.ignore_patterns(*made)
+    shutil.copytree(package, folder / "python" / "metalops", ignore=ignored)
+    for name in ("csrc", "kernels"):
+        (folder / name).symlink_to(Path(__file__).parents[2] / name)
+    return folder / "python"
 
 
 def run(tree, *arguments):

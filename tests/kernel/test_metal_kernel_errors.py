@@ -92,7 +92,7 @@ def cpu():
         (
             {"inputs": [[1.0, 2.0]]},
             TypeError,
-            "input 'x' must be an mps or cuda tensor or a Python scalar",
+            "input 'x' must be an mps or cuda tensor, a texture, a sampler or a Python scalar",
         ),
         ({"inputs": [None]}, TypeError, "but got NoneType"),
         ({"inputs": ["1"]}, TypeError, "but got str"),

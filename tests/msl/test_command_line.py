@@ -145,13 +145,13 @@ def test_sweep_names_the_stage_that_fails(tmp_path, file, capsys):
     assert msl.main_sweep([str(tmp_path)]) == 1
     rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert (
-        " ok " in rows["good.metal"] and "1 kernels (1 not for this device)" in rows["good.metal"]
+        " ok " in rows["good.metal"] and "2 kernels (1 not for this device)" in rows["good.metal"]
     )
     assert " preprocess " in rows["deeper/a.metal"] and "nowhere.h" in rows["deeper/a.metal"]
     assert " emit " in rows["b.metal"]
     assert " compile " in rows["c.metal"] and "missing" in rows["c.metal"]
     assert " compile " in rows["d.metal"] and "nowhere" in rows["d.metal"]
-    assert rows["5"] == "5 files, 3 kernels: 1 ok, 1 preprocess, 1 emit, 2 compile"
+    assert rows["5"] == "5 files, 4 kernels: 1 ok, 1 preprocess, 1 emit, 2 compile"
 
 
 def test_sweep_finds_headers_in_the_folder(tmp_path, capsys):

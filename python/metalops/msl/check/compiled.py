@@ -49,9 +49,10 @@ def check(preprocessed: Preprocessed, is_wanted: Callable[[str], bool]) -> list[
             found += _too_much_memory(memory[1], emitted)
             continue
         at = place_of(message, emitted.position, is_wanted)
-        if at is None and message.places:
-            at = emitted.position_before(*message.places[0])
+        if at is None:  # in our headers, as g++ says beside a call that no function takes
             place = elsewhere
+            if message.places:
+                at = emitted.position_before(*message.places[0])
         else:
             # Messages about generated names only follow from other errors.
             place = elsewhere if _is_generated(message.text, preprocessed) else found
