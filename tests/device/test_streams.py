@@ -549,21 +549,23 @@ def test_operators_of_torch_are_checked(shader):
 
 def test_kernels_of_dispatch_stubs_run_in_order_and_are_checked(shader):
     """torch's kernels for all devices, called without the MPS key (see test_dispatch_stubs)."""
-    no_device = torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
-    add, copy = torch.ops.aten.add.out.redispatch, torch.ops.aten.copy_.default.redispatch
+    no_device, cpu = map(
+        torch._C.DispatchKeySet, (torch._C.DispatchKey.Undefined, torch._C.DispatchKey.CPU)
+    )
+    fmax, copy = torch.ops.aten.fmax.out.redispatch, torch.ops.aten.copy_.default.redispatch
     x, y, z = zeros(8), zeros(8), zeros(8)
     stream = torch.mps.Stream()
     with torch.mps.stream(stream):
         shader.fill(x, 5.0)
         copy(no_device, y, x)
         shader.fill(x, 7.0)
-        add(no_device, x, y, out=z)
+        fmax(cpu, x, y, out=z)
     stream.synchronize()
-    assert y.cpu().eq(5).all() and z.cpu().eq(12).all()
+    assert y.cpu().eq(5).all() and z.cpu().eq(7).all()
     with metalops.debug.check_streams():
         with torch.mps.stream(stream):
             shader.fill(x, 5.0)
-        for call in (lambda: copy(no_device, y, x), lambda: add(no_device, x, y, out=z)):
+        for call in (lambda: copy(no_device, y, x), lambda: fmax(cpu, x, y, out=z)):
             with pytest.raises(
                 metalops.debug.SanitizerError, match=r"reads input 0 \(float32 \[8\]\)"
             ):
