@@ -164,36 +164,24 @@ struct ReadPlace {
   uint at[3];
   uint element, face;
 };
-MSL_INLINE void set_texel(ReadPlace& place, uint x) { place.at[0] = x; }
-MSL_INLINE void set_texel(ReadPlace& place, vec<uint, 2> at) {
-  place.at[0] = at.x;
-  place.at[1] = at.y;
+
+// Write a coordinate or an offset of one to three dimensions.
+template <class T>
+MSL_INLINE void set_components(T (&to)[3], T x) {
+  to[0] = x;
 }
-MSL_INLINE void set_texel(ReadPlace& place, vec<uint, 3> at) {
-  place.at[0] = at.x;
-  place.at[1] = at.y;
-  place.at[2] = at.z;
+template <class T>
+MSL_INLINE void set_components(T (&to)[3], vec<T, 2> v) {
+  to[0] = v.x;
+  to[1] = v.y;
 }
-MSL_INLINE void set_place(SamplePlace& place, float x) { place.at[0] = x; }
-MSL_INLINE void set_place(SamplePlace& place, vec<float, 2> at) {
-  place.at[0] = at.x;
-  place.at[1] = at.y;
+template <class T>
+MSL_INLINE void set_components(T (&to)[3], vec<T, 3> v) {
+  to[0] = v.x;
+  to[1] = v.y;
+  to[2] = v.z;
 }
-MSL_INLINE void set_place(SamplePlace& place, vec<float, 3> at) {
-  place.at[0] = at.x;
-  place.at[1] = at.y;
-  place.at[2] = at.z;
-}
-MSL_INLINE void set_offset(SamplePlace&, NoOffset) {}
-MSL_INLINE void set_offset(SamplePlace& place, vec<int, 2> by) {
-  place.offset[0] = by.x;
-  place.offset[1] = by.y;
-}
-MSL_INLINE void set_offset(SamplePlace& place, vec<int, 3> by) {
-  place.offset[0] = by.x;
-  place.offset[1] = by.y;
-  place.offset[2] = by.z;
-}
+MSL_INLINE void set_components(int (&)[3], NoOffset) {}
 
 // Returns the level and the slice that hold a texel, or null for a texel that does not exist.
 struct FoundTexel {
@@ -246,9 +234,9 @@ struct TextureHandle {
   }
   static MSL_INLINE SamplePlace place_of(Sample at, uint element, Offset offset) {
     SamplePlace place = {};
-    set_place(place, at);
+    set_components(place.at, at);
     place.element = element;
-    set_offset(place, offset);
+    set_components(place.offset, offset);
     return place;
   }
   MSL_INLINE Value sampled(metal::sampler s, const SamplePlace& place,
@@ -277,7 +265,7 @@ struct TextureHandle {
   }
   static MSL_INLINE ReadPlace texel_place(TexelAt at, uint element, uint face) {
     ReadPlace place = {};
-    set_texel(place, at);
+    set_components(place.at, at);
     place.element = element;
     place.face = face;
     return place;

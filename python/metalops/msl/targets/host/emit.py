@@ -117,11 +117,12 @@ def _is_much(program: Program) -> bool:
     """Returns true if compiling the kernels one by one pays: the compiler generates code for each of them from all that
     it needs. Not if some errors of the source would be found only then."""
     kernels = _supported(program)
+    # No kernel needs more than the whole text, which tells of most sources that they are short.
+    if len(kernels) < 2 or len(kernels) * len(program.source.masked) <= MUCH:
+        return False
     needed = Needed(program)
-    return (
-        len(kernels) > 1
-        and sum(needed.size([k.name]) for k in kernels) > MUCH
-        and not only_code_tells_errors(program)
+    return sum(needed.size([k.name]) for k in kernels) > MUCH and not only_code_tells_errors(
+        program
     )
 
 
