@@ -58,9 +58,10 @@ using Argument = c10::guts::typelist::element_t<
 
 // Calls exec_ternary_kernel of torch's class; alpha needs torch 2.15.
 template <class MetalLibrary>
-void exec_ternary_kernel(MetalLibrary& library, at::TensorIteratorBase& iter,
-                         const std::string& name, const std::optional<c10::Scalar>& alpha,
-                         std::optional<c10::ScalarType> scalar_arg_type) {
+METALOPS_HIDDEN void exec_ternary_kernel(MetalLibrary& library, at::TensorIteratorBase& iter,
+                                         const std::string& name,
+                                         const std::optional<c10::Scalar>& alpha,
+                                         std::optional<c10::ScalarType> scalar_arg_type) {
   if constexpr (requires { library.exec_ternary_kernel(iter, name, alpha, scalar_arg_type); }) {
     library.exec_ternary_kernel(iter, name, alpha, scalar_arg_type);
   } else {
