@@ -86,6 +86,10 @@ VARIABLES: dict[str, tuple[str, str]] = {
         "the version of torch, such as `2.14` or `2.14.1`, that an installation is built with; otherwise it is the one that the "
         "environment has",
     ),
+    "OBJCXX": (
+        "found",
+        "Linux: the compiler of sources in Objective-C, a `clang++`; the newest one on the PATH",
+    ),
     "PYTORCH_ENABLE_MPS_FALLBACK": (
         "0",
         "1: operators that stock PyTorch lacks on `mps` run on the CPU instead of raising, as on a Mac",
@@ -121,7 +125,7 @@ VARIABLES: dict[str, tuple[str, str]] = {
 
 
 # Set by metalops for the processes that it starts.
-INTERNAL = {"METALOPS_SANITIZE_RESTARTED"}
+INTERNAL = {"METALOPS_BUILD_MAC", "METALOPS_BUILD_MAC_MACHINE", "METALOPS_SANITIZE_RESTARTED"}
 
 
 def unknown(names: Iterable[str]) -> list[str]:

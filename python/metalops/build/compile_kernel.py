@@ -14,7 +14,7 @@ import sys
 import types
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE)
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*(?:include|import)[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE)
 
 
 def _import_without_device() -> None:

@@ -8,15 +8,18 @@ import hashlib
 import os
 import re
 import shlex
+import sys
 from typing import Any
 
 import setuptools
 from setuptools.errors import CompileError
 from torch.utils import cpp_extension
 
+from metalops import _environment
 from metalops._torch.internals import wrapped_compiler
-from metalops.build import compilers, metal_sources, paths, runtime
+from metalops.build import compilers, metal_sources, objective_c, paths, runtime
 from metalops.build.compile_kernel import included_files
+from metalops.build.mac import flags as mac_flags
 from metalops.build.ninja import Graph, write_if_changed
 from metalops.build.units import write_units
 
@@ -35,6 +38,47 @@ def link_flags(host_library: str) -> list[str]:
     return ["-framework", "Metal", "-framework", "Foundation"]
 
 
+def objective_c_sources(
+    sources: list[str], include_dirs: list[str], chosen: bool | None
+) -> dict[str, objective_c.Evidence]:
+    """Returns the sources that are compiled as Objective-C for the software device, with where they are. chosen: True for
+    all `.mm` files, False for none, None for those that a scan of them and of their headers finds.
+
+    Raises CompileError for a source that uses what the software device does not have.
+    """
+    if not paths.software_device() or chosen is False:
+        return {}
+    found = {}
+    for source in sources:
+        if not source.endswith((".mm", ".m")):
+            continue
+        evidence = objective_c.evidence(source, include_dirs)
+        if evidence is None and chosen:
+            evidence = objective_c.Evidence(os.path.abspath(source), 1, "its build says so")
+        if evidence is not None:
+            found[source] = evidence
+            missing = objective_c.missing_class(source, include_dirs)
+            if missing:
+                raise CompileError(missing)
+    return found
+
+
+def objective_c_command(found: dict[str, objective_c.Evidence], chosen: bool | None) -> list[str]:
+    """Returns the compiler of an extension with these Objective-C sources: a program that passes them on to clang and all
+    others to the user's own. Raises MissingCompiler without clang."""
+    cxx, wanted = os.environ["CXX"], _environment.value("OBJCXX")
+    clang = objective_c.find_compiler(wanted)
+    if clang is None:
+        source, evidence = next(iter(found.items()))
+        raise compilers.MissingCompiler(objective_c.no_compiler(evidence, source, cxx, wanted))
+    return [
+        *(sys.executable, "-I", os.path.join(os.path.dirname(__file__), "mac", "compiler.py")),
+        *("--cxx", cxx, "--objcxx", clang),
+        *(["--objective-c", "always"] if chosen else []),
+        "--",
+    ]
+
+
 def split_sources(sources: list[str]) -> tuple[list[str], list[str]]:
     """Returns (Metal sources, all other sources). Raises CompileError for missing files and for equal names."""
     for source in sources:
@@ -49,16 +93,19 @@ def MetalExtension(name: str, sources: list[str], **kwargs: Any) -> setuptools.E
     """Returns a setuptools extension of Metal kernels (`.metal`), host stubs (`.mm`, C++ or Objective-C++) and C++
     files.
 
-    Build it with `metalops.build.BuildExtension`. `.mm` files are compiled as Objective-C++ without ARC on macOS and as
-    C++ elsewhere. The extension gets the kernels of a `.metal` file by the file's base name:
+    Build it with `metalops.build.BuildExtension`. `.mm` files are compiled as Objective-C++ without ARC on macOS. Elsewhere
+    those that use Objective-C are, by clang, and all others are compiled as C++; `objective_c=True` or `False` decides
+    for all of them. The extension gets the kernels of a `.metal` file by the file's base name:
     `metalops::library("activation")` for activation.metal. `include_dirs` serve the Metal sources, too, and the headers
     of torch and metalops are always found. Other arguments are those of `torch.utils.cpp_extension.CppExtension`.
     """
     include_dirs = [*kwargs.pop("include_dirs", []), *paths.include_paths()]
+    chosen = kwargs.pop("objective_c", None)
     extension = cpp_extension.CppExtension(
         name, list(sources), include_dirs=list(include_dirs), **kwargs
     )
     extension.metal_include_dirs = [*include_dirs, paths.torch_include()]
+    extension.objective_c = chosen
     return extension
 
 
@@ -113,6 +160,9 @@ class BuildExtension(cpp_extension.BuildExtension):
             return
         listed = ext.sources, ext.extra_link_args
         compiler = dict(vars(self.compiler))
+        self._objective_c = objective_c_sources(
+            ext.sources, ext.include_dirs or [], getattr(ext, "objective_c", None)
+        )
         try:
             if hasattr(ext, "metal_include_dirs"):
                 self._prepare(ext)
@@ -149,7 +199,10 @@ class BuildExtension(cpp_extension.BuildExtension):
 
     def _link_to_torch(self, ext: setuptools.Extension) -> None:
         """Adds the libraries, beside torch's own, that have what its headers declare for mps."""
-        ext.extra_link_args = [*(ext.extra_link_args or []), *link_flags(self._host_library())]
+        own = ext.extra_link_args or []
+        if self._objective_c:
+            own = [*mac_flags.for_linux(own), *objective_c.link_flags()]
+        ext.extra_link_args = [*own, *link_flags(self._host_library())]
 
     def _add_objects(
         self,
@@ -181,20 +234,28 @@ class BuildExtension(cpp_extension.BuildExtension):
         ]
         cxx = shlex.split(os.environ["CXX"])
         compiler = wrapped_compiler(cxx)
+        if self._objective_c:
+            chosen = getattr(ext, "objective_c", None)
+            wrapper = objective_c_command(self._objective_c, chosen)
         header = None
         if compiler == cxx:  # ccache does not cache compilations with a precompiled header
             header = self._add_precompiled_header(ext, [*cxx, *flags, *last])
         for source, output in zip(held, objects):
             os.makedirs(os.path.dirname(output), exist_ok=True)
             path, options, needs = os.path.abspath(source), [], []
-            if header and _includes_any(source, ext.precompiled_header, folders):
+            in_objective_c = any(name in self._objective_c for name in held[source])
+            if (
+                header
+                and not in_objective_c
+                and _includes_any(source, ext.precompiled_header, folders)
+            ):
                 # torch's headers turn this warning off themselves, which g++ forgets in a precompiled header.
                 options = ["-include", header.removesuffix(".gch"), "-Wno-sign-compare"]
                 needs = [header]
-            if paths.software_device() and source.endswith(".mm"):
+            if paths.software_device() and source.endswith(".mm") and not in_objective_c:
                 options += ["-x", "c++"]
             command = [
-                *compiler,
+                *(wrapper if in_objective_c else compiler),
                 "-MMD",
                 "-MF",
                 output + ".d",
@@ -205,9 +266,11 @@ class BuildExtension(cpp_extension.BuildExtension):
                 output,
             ]
             names = ", ".join(os.path.relpath(name) for name in held[source])
-            self._graph.add(
-                output, [path], [*command, *last], f"c++ {names}", needs=needs, depfile=True
-            )
+            what = f"{'objective-c++' if in_objective_c else 'c++'} {names}"
+            arguments = last
+            if self._objective_c and not in_objective_c:
+                arguments = mac_flags.without_objective_c(mac_flags.for_linux(last))
+            self._graph.add(output, [path], [*command, *arguments], what, needs=needs, depfile=True)
         return objects
 
     def _add_precompiled_header(self, ext: setuptools.Extension, command: list[str]) -> str | None:

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -16,6 +17,9 @@ from torch.utils import cpp_extension
 
 from metalops import _environment, msl
 from metalops.build import compilers, extension, metal_sources, paths, runtime
+from metalops.build.mac import flags as mac_flags
+from metalops.build.ninja import write_if_changed
+from metalops.build.objective_c import link_flags
 from metalops.msl import cache
 
 _NAME = re.compile(r"\w[\w.-]*")
@@ -51,6 +55,13 @@ def _compile_libraries(sources: list[str], include_dirs: list[str], folder: str)
             f.write(stamp)
 
 
+def _script(path: str, command: list[str]) -> str:
+    """Writes a program that runs a command with further arguments: torch takes a compiler's name for a file's."""
+    write_if_changed(path, f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+    os.chmod(path, 0o755)
+    return path
+
+
 def load(
     name: str,
     sources: str | Sequence[str],
@@ -60,6 +71,7 @@ def load(
     build_directory: str | None = None,
     is_python_module: bool = False,
     verbose: bool = False,
+    objective_c: bool | None = None,
 ) -> ModuleType | str:
     """Builds an extension of `.metal`, `.mm` and `.cpp` files and loads it into this process.
 
@@ -68,8 +80,10 @@ def load(
     is_python_module: whether the sources define a Python module of this name (PYBIND11_MODULE); if not, they only
     register operators.
     build_directory: where to build; by default a folder under $TORCH_EXTENSIONS_DIR or torch's own cache folder.
+    objective_c: whether `.mm` files are Objective-C where metalops has a software device; None: as each file says.
     Returns the module, or the path of the loaded library. Raises ValueError for another name. A Metal compile error is a SyntaxError with the user's
-    file, line and column; a C++ compile error is a RuntimeError with the compiler's text.
+    file, line and column; a C++ compile error is a RuntimeError with the compiler's text; Objective-C
+    without clang, or that uses MPSGraph, a CompileError.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(
@@ -96,8 +110,14 @@ def load(
             metal, metal_include_dirs, kernels_folder, generated_folder
         )
         generated += runtime.write_runtime(others, bool(metal), include_dirs, generated_folder)
-        language = ["-x", "c++"] if paths.software_device() else []
+        found = extension.objective_c_sources(others, include_dirs, objective_c)
+        language = ["-x", "c++"] if paths.software_device() and not found else []
         with compilers.build_environment():
+            if found:
+                extra_cflags = mac_flags.for_linux(extra_cflags)
+                extra_ldflags = [*mac_flags.for_linux(extra_ldflags), *link_flags()]
+                command = extension.objective_c_command(found, objective_c)
+                os.environ["CXX"] = _script(os.path.join(folder, "c++"), command)
             return cpp_extension.load(
                 name,
                 [*others, *generated],
