@@ -9,14 +9,16 @@ namespace py = pybind11;
 
 namespace {
 
-// Calls a function of metalops.msl, and take(its result). `arguments` returns the function's
-// arguments as a tuple.
+constexpr const char* kFrontEnd = "metalops.msl";
+
+// Calls a function of a module of metalops, and take(its result). `arguments` returns the
+// function's arguments as a tuple.
 template <typename Arguments, typename Take>
-void call(const char* function, const Arguments& arguments, const Take& take) {
-  TORCH_CHECK(Py_IsInitialized(), "Compiling Metal source needs a running Python interpreter");
+void call(const char* module, const char* function, const Arguments& arguments, const Take& take) {
+  TORCH_CHECK(can_compile(), "Compiling Metal source needs a running Python interpreter");
   py::gil_scoped_acquire gil;
   try {
-    take(py::object(py::module_::import("metalops.msl").attr(function)(*arguments())));
+    take(py::object(py::module_::import(module).attr(function)(*arguments())));
   } catch (py::error_already_set& error) {
     const bool wrong_source = error.matches(PyExc_SyntaxError);
     std::string message;
@@ -31,9 +33,10 @@ void call(const char* function, const Arguments& arguments, const Take& take) {
 
 // Calls a function that returns the path of a library, and opens it.
 template <typename Arguments>
-std::shared_ptr<exec::Library> compile(const char* function, const Arguments& arguments) {
+std::shared_ptr<exec::Library> compile(const char* module, const char* function,
+                                       const Arguments& arguments) {
   std::string path;
-  call(function, arguments, [&](const py::object& result) {
+  call(module, function, arguments, [&](const py::object& result) {
     path = py::module_::import("os").attr("fspath")(result).cast<std::string>();
   });
   return exec::Library::open(path);
@@ -47,13 +50,23 @@ py::tuple arguments_of(std::string_view source, uint32_t language,
 }  // namespace
 
 std::shared_ptr<exec::Library> compile_metal(const std::string& source) {
-  return compile("compile_source", [&] { return py::make_tuple(source); });
+  return compile(kFrontEnd, "compile_source", [&] { return py::make_tuple(source); });
 }
+
+std::shared_ptr<exec::Library> compile_part(std::string_view source, uint32_t language,
+                                            const std::string& name) {
+  return compile("metalops._metallib", "compile_source", [&] {
+    return py::make_tuple(py::bytes(source.data(), source.size()), language, name);
+  });
+}
+
+bool can_compile() { return Py_IsInitialized() != 0; }
 
 std::shared_ptr<exec::Library> compile_left_out(std::string_view source, uint32_t language,
                                                 const std::vector<std::string>& kernels) {
   try {
-    return compile("compile_left_out", [&] { return arguments_of(source, language, kernels); });
+    return compile(kFrontEnd, "compile_left_out",
+                   [&] { return arguments_of(source, language, kernels); });
   } catch (const MetalSyntaxError& error) {
     throw python_error(error.raised());  // whoever launches the kernel sees file, line and column
   }
@@ -62,7 +75,7 @@ std::shared_ptr<exec::Library> compile_left_out(std::string_view source, uint32_
 void begin_left_out(std::string_view source, uint32_t language,
                     const std::vector<std::string>& kernels) {
   call(
-      "begin_left_out", [&] { return arguments_of(source, language, kernels); },
+      kFrontEnd, "begin_left_out", [&] { return arguments_of(source, language, kernels); },
       [](const py::object&) {});
 }
 

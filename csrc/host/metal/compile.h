@@ -32,6 +32,13 @@ class MetalSyntaxError : public c10::SyntaxError {
 // unchanged.
 std::shared_ptr<exec::Library> compile_metal(const std::string& source);
 
+// Compiles the source of a part of a metallib (deflated by zlib), in that Metal version; `name` is
+// what errors call it. Throws as compile_metal does.
+std::shared_ptr<exec::Library> compile_part(std::string_view source, uint32_t language,
+                                            const std::string& name);
+// Returns false where no Python interpreter runs, which compiling needs.
+bool can_compile();
+
 // Calls metalops.msl.compile_left_out (see exec::compile_left_out). Throws python_error.
 std::shared_ptr<exec::Library> compile_left_out(std::string_view source, uint32_t language,
                                                 const std::vector<std::string>& kernels);

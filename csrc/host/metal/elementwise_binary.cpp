@@ -151,18 +151,17 @@ ElementwiseKernel find_binary(const CompiledLibrary& library, const std::string&
   const std::string types = out + "_" + scalarToMetalTypeString(compute) + alpha;
   const std::string cast = call.cast ? "_cast_" : "_";
   const std::string dense = kernel_name(name, shape + cast + types);
-  const exec::Library& kernels = *library.library();
   if (call.flavour == kStrided) {
     if (call.inner && !call.cast && alpha.empty()) {
-      const auto* inner = kernels.find(kernel_name(name, "inner_contiguous_" + types));
+      const auto* inner = library.find(kernel_name(name, "inner_contiguous_" + types));
       if (inner) return {inner, kInnerContiguous};
     }
     return {&library.kernel(kernel_name(name, "strided" + cast + types)), kStrided,
-            kernels.find(dense)};
+            library.find(dense)};
   }
   if (call.flavour == kDense && !call.cast && alpha.empty()) {
     const std::string ilp = kernel_name(name, "dense_ilp" C10_METAL_ILP_PER_THREAD_STR "_" + types);
-    if (call.force_ilp || (call.large && !kernels.has(dense) && kernels.has(ilp))) {
+    if (call.force_ilp || (call.large && !library.has(dense) && library.has(ilp))) {
       return {&library.kernel(ilp), kDenseIlp};
     }
   }

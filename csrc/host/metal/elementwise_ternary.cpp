@@ -30,7 +30,6 @@ enum TernaryFlavour { kSameTypes, kCast };
 
 ElementwiseKernel find_ternary(const CompiledLibrary& library, const std::string& name,
                                const TernaryCall& call) {
-  const exec::Library& kernels = *library.library();
   const std::string compute = scalarToMetalTypeString(call.compute);
   // An alpha type is the last part of every name.
   const std::string alpha =
@@ -38,12 +37,12 @@ ElementwiseKernel find_ternary(const CompiledLibrary& library, const std::string
   const char* shape = call.contiguous ? "dense" : "strided";
   const std::string same = "_" + scalarToMetalTypeString(call.out) + "_" + compute + alpha;
   const bool cast = call.cast || (internals::kTernaryCastsStoreAnyType &&
-                                  !kernels.has(kernel_name(name, shape + same)));
+                                  !library.has(kernel_name(name, shape + same)));
   const std::string types = cast ? "_cast_" + compute + alpha : same;
   const int flavour = cast ? kCast : kSameTypes;
   const exec::Kernel& kernel = library.kernel(kernel_name(name, shape + types));
   if (call.contiguous) return {&kernel, flavour};
-  return {&kernel, flavour, kernels.find(kernel_name(name, "dense" + types))};
+  return {&kernel, flavour, library.find(kernel_name(name, "dense" + types))};
 }
 
 void run_ternary(at::TensorIteratorBase& iter, const ElementwiseKernel& found,

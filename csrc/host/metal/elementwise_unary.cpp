@@ -52,7 +52,6 @@ struct UnaryCall {
 
 ElementwiseKernel find_unary(const CompiledLibrary& library, const std::string& name,
                              const UnaryCall& call) {
-  const exec::Library& kernels = *library.library();
   const std::string out = scalarToMetalTypeString(call.out);
   const std::string in = scalarToMetalTypeString(call.in);
   if (call.alpha != ScalarType::Undefined) {
@@ -60,15 +59,15 @@ ElementwiseKernel find_unary(const CompiledLibrary& library, const std::string& 
     const std::string dense = kernel_name(name, "dense", out, in, alpha);
     if (call.contiguous) return {&library.kernel(dense), kDenseAlpha};
     if (call.inner) {
-      const auto* inner = kernels.find(kernel_name(name, "inner_contiguous", out, in, alpha));
+      const auto* inner = library.find(kernel_name(name, "inner_contiguous", out, in, alpha));
       if (inner) return {inner, kInnerContiguousAlpha};
     }
     return {&library.kernel(kernel_name(name, "strided", out, in, alpha)), kStridedAlpha,
-            kernels.find(dense)};
+            library.find(dense)};
   }
   const auto first_of = [&](std::initializer_list<std::pair<const char*, UnaryFlavour>> flavours) {
     for (const auto& [suffix, flavour] : flavours) {
-      if (const exec::Kernel* kernel = kernels.find(kernel_name(name, suffix, out, in))) {
+      if (const exec::Kernel* kernel = library.find(kernel_name(name, suffix, out, in))) {
         return ElementwiseKernel{kernel, flavour};
       }
     }
@@ -93,15 +92,15 @@ ElementwiseKernel find_unary(const CompiledLibrary& library, const std::string& 
   const std::string dense_castout = kernel_name(name, "dense_castout", in);
   const std::string ilp_castout = kernel_name(name, "dense_castout_ilp", in);
   if (call.inner) {
-    const auto* inner = kernels.find(kernel_name(name, "inner_contiguous_castout", in));
+    const auto* inner = library.find(kernel_name(name, "inner_contiguous_castout", in));
     if (inner) return {inner, kInnerContiguousCastout};
   }
   if (!call.contiguous) {
     return {&library.kernel(kernel_name(name, "strided_castout", in)), kStridedCastout,
-            kernels.find(dense_castout)};
+            library.find(dense_castout)};
   }
   const bool ilp =
-      call.force_ilp || (call.large_castout && (call.as_on_gpu || !kernels.has(dense_castout)));
+      call.force_ilp || (call.large_castout && (call.as_on_gpu || !library.has(dense_castout)));
   if (ilp) return {&library.kernel(ilp_castout), kDenseCastoutIlp};
   return {&library.kernel(dense_castout), kDenseCastout};
 }

@@ -54,19 +54,35 @@ void throw_missing_kernel(const std::string& name) {
   TORCH_CHECK(false, "Failed to create function state object for: ", name);
 }
 
+std::vector<std::string> CompiledLibrary::names() const {
+  std::vector<std::string> names;
+  for (const auto& part : parts_) {
+    for (auto& name : part->names()) names.push_back(std::move(name));
+  }
+  return names;
+}
+
+const std::shared_ptr<exec::Library>& CompiledLibrary::part_with(const std::string& name) const {
+  const auto found =
+      std::find_if(parts_.begin(), parts_.end(), [&](const auto& part) { return part->has(name); });
+  return found == parts_.end() ? parts_.front() : *found;
+}
+
 const exec::Kernel& CompiledLibrary::kernel(const std::string& name) const {
-  const exec::Kernel* found = library_->find(name);
+  const exec::Kernel* found = find(name);
   if (!found) throw_missing_kernel(name);
   return *found;
 }
 
 const exec::Kernel& CompiledLibrary::described_kernel(const std::string& name) const {
-  const exec::Kernel* found = library_->describe(name);
+  const exec::Kernel* found = part_with(name)->describe(name);
   if (found) return *found;
-  const std::string reason = library_->why_absent(name);
-  throw_missing_kernel(name + (reason.empty()
-                                   ? suggestion(name, library_->names())
-                                   : ". The software device leaves it out because of " + reason));
+  for (const auto& part : parts_) {
+    if (const std::string reason = part->why_absent(name); !reason.empty()) {
+      throw_missing_kernel(name + ". The software device leaves it out because of " + reason);
+    }
+  }
+  throw_missing_kernel(name + suggestion(name, names()));
 }
 
 const exec::Kernel& Pipeline::kernel() const {
@@ -85,7 +101,7 @@ void keep_for_queued(const std::shared_ptr<exec::Library>& library) {
 }
 
 CompiledLibrary::~CompiledLibrary() {
-  keep_for_queued(library_);
+  for (const auto& part : parts_) keep_for_queued(part);
   for (const auto& list : elementwise_) {
     for (const Remembered* one = list; one != nullptr;) delete std::exchange(one, one->next);
   }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <exec/exec.h>
 
@@ -51,14 +52,22 @@ struct ElementwiseKernel {
   const exec::Kernel* row = nullptr;
 };
 
-// A loaded kernel library with caches for the lookups of every call.
+// A loaded Metal library, of one kernel library or several (see metallib.h), with caches for the
+// lookups of every call.
 class CompiledLibrary {
  public:
-  explicit CompiledLibrary(std::shared_ptr<exec::Library> library) : library_(std::move(library)) {}
+  using Parts = std::vector<std::shared_ptr<exec::Library>>;
+  explicit CompiledLibrary(std::shared_ptr<exec::Library> library) : parts_{std::move(library)} {}
+  explicit CompiledLibrary(Parts parts) : parts_(std::move(parts)) {}
   ~CompiledLibrary();
   CompiledLibrary(const CompiledLibrary&) = delete;
 
-  const std::shared_ptr<exec::Library>& library() const { return library_; }
+  std::vector<std::string> names() const;
+  bool has(const std::string& name) const { return part_with(name)->has(name); }
+  // Returns null when there is no such kernel (see exec::Library::find).
+  const exec::Kernel* find(const std::string& name) const { return part_with(name)->find(name); }
+  // Returns the library that has a kernel; any of them if none has.
+  const std::shared_ptr<exec::Library>& part_with(const std::string& name) const;
 
   // Returns the kernel of that name; raises torch's RuntimeError when there is none.
   const exec::Kernel& kernel(const std::string& name) const;
@@ -95,7 +104,7 @@ class CompiledLibrary {
   ElementwiseKernel remember(std::string_view name, std::string_view parameters, uint64_t signature,
                              ElementwiseKernel kernel);
 
-  std::shared_ptr<exec::Library> library_;
+  const Parts parts_;
   std::array<std::atomic<const Remembered*>, 64> elementwise_{};
 };
 

@@ -9,13 +9,11 @@
 #include <fmt/args.h>
 #include <fmt/format.h>
 
-#include <cstring>
-#include <fstream>
 #include <mutex>
-#include <string_view>
 
 #include <locks.h>
 #include <metal/compile.h>
+#include <metal/metallib.h>
 #include <metal/pipeline.h>
 #include <torch_internals.h>
 
@@ -33,17 +31,6 @@ GilSafeMutex& compiling = *new GilSafeMutex;
 ForkSafeMutex& maps = *new ForkSafeMutex;
 
 CompiledLibrary& compiled(MTLLibrary_t library) { return *static_cast<CompiledLibrary*>(library); }
-
-// Returns true for Apple's compiled libraries, by their first bytes. They hold GPU code, which no
-// CPU runs.
-bool is_apple_metallib(const char* data, size_t size) {
-  return size >= 4 && std::memcmp(data, "MTLB", 4) == 0;
-}
-
-constexpr std::string_view kAppleMetallib =
-    "it is a metallib for Apple GPUs, which this software Metal device cannot run. Compile its "
-    "Metal source with "
-    "torch.mps.compile_shader or `python -m metalops compile`";
 
 }  // namespace
 
@@ -107,8 +94,9 @@ std::pair<MTLComputePipelineState_t, MTLFunction_t> MetalShaderLibrary::getLibra
   }
   // No lock is held here: a kernel may be compiled now.
   const auto& loaded = compiled(lib);
-  auto pipeline = c10::make_intrusive<Pipeline>(loaded.library(), &loaded.described_kernel(fname));
-  loaded.library()->begin(fname);
+  const auto& part = loaded.part_with(fname);
+  auto pipeline = c10::make_intrusive<Pipeline>(part, &loaded.described_kernel(fname));
+  part->begin(fname);
   std::lock_guard<ForkSafeMutex> lock(maps);
   const auto [found, is_new] = cplMap.try_emplace(key, pipeline.get(), pipeline.get());
   if (is_new) pipeline.release();
@@ -119,11 +107,11 @@ std::vector<std::string> MetalShaderLibrary::getFunctionNames() {
   if (C10_UNLIKELY(!library && nparams > 0)) {
     throw std::runtime_error("Library must be initialized first");
   }
-  return compiled(getLibrary()).library()->names();
+  return compiled(getLibrary()).names();
 }
 
 bool MetalShaderLibrary::hasFunction(const std::string& fname) {
-  return compiled(getLibrary()).library()->has(fname);
+  return compiled(getLibrary()).has(fname);
 }
 
 std::shared_ptr<MetalKernelFunction> MetalShaderLibrary::getKernelFunction(
@@ -150,10 +138,9 @@ DynamicMetalShaderLibrary::~DynamicMetalShaderLibrary() = default;
 
 PrecompiledMetalShaderLibrary::PrecompiledMetalShaderLibrary(std::vector<uint8_t> data)
     : MetalShaderLibrary("") {
-  TORCH_CHECK(!is_apple_metallib(reinterpret_cast<const char*>(data.data()), data.size()),
-              "Failed to load metallib: ", kAppleMetallib);
   try {
-    library = new CompiledLibrary(metalops::exec::Library::from_bytes(data.data(), data.size()));
+    library = new CompiledLibrary(
+        metalops::read_metallib({reinterpret_cast<const char*>(data.data()), data.size()}));
   } catch (const c10::Error& error) {
     TORCH_CHECK(false, "Failed to load metallib: ", error.what_without_backtrace());
   }
@@ -161,14 +148,8 @@ PrecompiledMetalShaderLibrary::PrecompiledMetalShaderLibrary(std::vector<uint8_t
 
 PrecompiledMetalShaderLibrary::PrecompiledMetalShaderLibrary(const std::string& path)
     : MetalShaderLibrary("") {
-  std::ifstream file(path, std::ios::binary);
-  TORCH_CHECK(file, "Failed to load metallib from '", path, "': the file cannot be read");
-  char magic[4] = {};
-  file.read(magic, sizeof(magic));
-  TORCH_CHECK(!is_apple_metallib(magic, file.gcount()), "Failed to load metallib from '", path,
-              "': ", kAppleMetallib);
   try {
-    library = new CompiledLibrary(metalops::exec::Library::open(path));
+    library = new CompiledLibrary(metalops::open_metallib(path));
   } catch (const c10::Error& error) {
     TORCH_CHECK(false, "Failed to load metallib from '", path,
                 "': ", error.what_without_backtrace());
