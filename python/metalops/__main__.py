@@ -27,6 +27,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "metalops._sanitize:main",
     ),
     "compile": ("compile a .metal file and print its kernel table", "metalops.msl:main_compile"),
+    "build-mac": (
+        "build a Mac project with Objective-C for the software device",
+        "metalops.build.mac.command:main",
+    ),
     "replay": ("run the launches of a trace again", "metalops.trace.cli:main"),
     "sweep": ("try every kernel of a folder and print what fails first", "metalops.msl:main_sweep"),
 }
