@@ -25,7 +25,7 @@ APPLE_HEADERS = os.path.join(PACKAGE, "include", "apple")
 _SUBSTITUTES = os.path.join(PACKAGE, "include", "software_device")
 LIBRARY = os.path.join(PACKAGE, "_objc.so")
 
-# The same for C++ units of a build that knows nothing of metalops; include/apple has what is plain C, such as dispatch.
+# Header folders for C++ units of a build that knows nothing of metalops; include/apple has what is plain C, such as dispatch.
 HEADERS_FOR_CPP = (
     *("-I", _SUBSTITUTES, "-I", os.path.dirname(_SUBSTITUTES)),
     *("-idirafter", APPLE_HEADERS),

@@ -37,7 +37,7 @@ _OF_LINKER = re.compile(
     r"|no_fixup_chains|ld_classic|w|x|S|object_path_lto|platform_version|reproducible|no_uuid|no_adhoc_codesign)"
 )
 _INSTEAD = {"-bundle": "-shared", "-dynamiclib": "-shared", "-all_load": "-Wl,--whole-archive"}
-# What decides what a program is, and cannot be had here.
+# Flags that change what a program is, in ways that Linux does not have.
 _IMPOSSIBLE = {
     "-sectcreate": "it puts a file into the program's Mach-O section",
     "-bundle_loader": "it links against a Mac program",

@@ -1,4 +1,4 @@
-"""What a Mac says about itself, for build scripts. Imports nothing of metalops: the private sitecustomize loads it."""
+"""A Mac's answers about itself, for build scripts. Imports nothing of metalops: the private sitecustomize loads it."""
 
 from __future__ import annotations
 

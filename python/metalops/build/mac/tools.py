@@ -26,7 +26,7 @@ DEVELOPER = os.environ.get("METALOPS_BUILD_MAC", "")  # the folder that has the 
 
 
 class CannotStandIn(Exception):
-    """What a build asks for and metalops does not have; the text is one sentence."""
+    """A build asks for something that metalops does not have; the text is one sentence."""
 
 
 # -- metal and metallib
@@ -63,7 +63,7 @@ _IMPOSSIBLE = {
 
 @dataclass
 class MetalCommand:
-    """What a command line of `metal` asks for."""
+    """A parsed command line of `metal`."""
 
     inputs: list[str] = field(default_factory=list)
     output: str = ""
@@ -283,7 +283,7 @@ def _expanded(arguments: list[str]) -> list[str]:
 
 # -- questions about Xcode and the system
 
-# Of Linux, with the same meaning.
+# Tools of Linux that have the same meaning.
 _OF_LINUX = frozenset(
     "ar as ld make nm objdump ranlib size strings strip git python3 m4 flex bison cmake ninja".split()
 )
