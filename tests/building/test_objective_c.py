@@ -1,11 +1,12 @@
 """Extensions with Objective-C: which sources are, what compiles them, and what users read where it cannot be done."""
 
+import ctypes
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from metalops import _environment
+from metalops import _environment, build
 from metalops.build import (
     BuildExtension,
     MetalExtension,
@@ -287,7 +288,7 @@ def test_objective_c_with_blocks_and_arc_is_compiled(tmp_path):
     script = Path(compiler.__file__)
     command = [
         sys.executable,
-        "-I",
+        "-E",
         str(script),
         "--objcxx",
         CLANG,
@@ -306,3 +307,20 @@ def test_objective_c_with_blocks_and_arc_is_compiled(tmp_path):
     assert result.returncode == 1
     assert "own.mm:1 uses MPSOther, which the software Metal device does not have" in result.stderr
     assert not output.exists()
+
+
+@pytest.mark.full
+@needs_clang
+@pytest.mark.skipif(
+    not Path(objective_c.LIBRARY).is_file(), reason="the Objective-C runtime is not built"
+)
+def test_load_builds_objective_c_and_cpp_into_one_library(tmp_path):
+    source, plain = tmp_path / "own.mm", tmp_path / "plain.cpp"
+    source.write_text(
+        "__attribute__((objc_root_class)) @interface Own { int x; }\n+ (int)answer;\n@end\n"
+        "@implementation Own\n+ (int)answer { int (^block)() = ^{ return 42; }; return block(); }\n@end\n"
+        'extern "C" int answer() { return [Own answer]; }\n'
+    )
+    plain.write_text('extern "C" int answer();\nextern "C" int twice() { return 2 * answer(); }\n')
+    path = build.load("objective_c_and_cpp", [str(source), str(plain)], build_directory=tmp_path)
+    assert ctypes.CDLL(path).twice() == 84

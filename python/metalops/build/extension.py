@@ -72,7 +72,7 @@ def objective_c_command(found: dict[str, objective_c.Evidence], chosen: bool | N
         source, evidence = next(iter(found.items()))
         raise compilers.MissingCompiler(objective_c.no_compiler(evidence, source, cxx, wanted))
     return [
-        *(sys.executable, "-I", os.path.join(os.path.dirname(__file__), "mac", "compiler.py")),
+        *(sys.executable, "-E", os.path.join(os.path.dirname(__file__), "mac", "compiler.py")),
         *("--cxx", cxx, "--objcxx", clang),
         *(["--objective-c", "always"] if chosen else []),
         "--",

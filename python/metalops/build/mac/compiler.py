@@ -3,7 +3,7 @@ Objective-C, to clang. Flags of Apple's compilers that mean nothing here are dro
 
 A program, started as
 
-    python -I compiler.py [--cc CC] [--cxx CXX] [--objcxx OBJCXX] [--objective-c always|scan] [--mac] [--c] -- ARGUMENTS
+    python -E compiler.py [--cc CC] [--cxx CXX] [--objcxx OBJCXX] [--objective-c always|scan] [--mac] [--c] -- ARGUMENTS
 
 --c: the wrapper of a C compiler. --mac: links to the software device whatever uses it. It imports neither torch nor the
 device.
@@ -17,9 +17,6 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import types
-
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 _SOURCES = (".c", ".cc", ".cpp", ".cxx", ".c++", ".C", ".m", ".mm", ".M")
 _WITH_VALUE = frozenset(
@@ -28,18 +25,10 @@ _WITH_VALUE = frozenset(
 _NO_LINK = frozenset("-c -S -E -fsyntax-only -M -MM --version -v -dumpversion -dumpmachine".split())
 
 
-def import_without_device() -> None:
-    """Makes modules of metalops.build importable without running the packages' __init__.py."""
-    for name, folder in (
-        ("metalops", _PACKAGE),
-        ("metalops.build", os.path.join(_PACKAGE, "build")),
-    ):
-        shell = types.ModuleType(name)
-        shell.__path__ = [folder]
-        sys.modules[name] = shell
-
-
 if __name__ == "__main__":
+    from shells import import_without_device  # it lies beside this file
+
+    del sys.path[0]
     import_without_device()
 
 from metalops.build import objective_c  # noqa: E402
@@ -211,13 +200,13 @@ def _has_objects(words: list[str]) -> bool:
 
 def _device(words: list[str]) -> list[str]:
     """Returns the flags that link what needs the software device to it."""
-    libraries = [os.path.join(_PACKAGE, "_host.so"), objective_c.LIBRARY]
+    libraries = [os.path.join(objective_c.PACKAGE, "_host.so"), objective_c.LIBRARY]
     present = [library for library in libraries if os.path.isfile(library)]
     return [
         "-Wl,--push-state,--as-needed",
         *present,
         "-Wl,--pop-state",
-        f"-Wl,-rpath,{_PACKAGE}",
+        f"-Wl,-rpath,{objective_c.PACKAGE}",
         *([] if "-shared" in words else ["-Wl,--allow-shlib-undefined"]),
     ]
 

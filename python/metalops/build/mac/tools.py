@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 if __name__ == "__main__":
-    sys.path[0] = os.path.dirname(
-        os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    )
-    from metalops.build.mac.compiler import import_without_device  # a namespace: nothing has run
+    from shells import import_without_device  # it lies beside this file
+
+    del sys.path[0]
+    import_without_device()
 
 XCODE = "26.0"
 DEVELOPER = os.environ.get("METALOPS_BUILD_MAC", "")  # the folder that has the stand-ins
@@ -486,5 +486,4 @@ def main(name: str, arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    import_without_device()
     sys.exit(main(sys.argv[1], sys.argv[2:]))
