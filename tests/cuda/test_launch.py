@@ -174,6 +174,30 @@ def test_numbers_that_come_with_the_launch(shader, n):
     assert out.tolist() == values
 
 
+def test_textures_in_graphs():
+    """See tests/textures, which runs on GPUs, for all else."""
+    source = (
+        HEADER
+        + """
+kernel void k(texture2d<float> in, texture2d<float, access::write> out, uint2 p [[thread_position_in_grid]]) {
+  out.write(in.read(p) + 1, p);
+}
+"""
+    )
+    x, y = torch.zeros(4, 4, device="cuda"), torch.zeros(4, 4, device="cuda")
+    kernel = compile_shader(source).k
+    kernel(metalops.texture(x), metalops.texture(y), threads=(4, 4))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernel(metalops.texture(x), metalops.texture(y), threads=(4, 4))
+        kernel(metalops.texture(y), metalops.texture(x), threads=(4, 4))
+    for _ in range(3):
+        graph.replay()
+    assert x.eq(6).all() and y.eq(5).all()
+    with pytest.raises(RuntimeError, match="tensors are on one GPU"):
+        kernel(metalops.texture(x), metalops.texture(y.cpu()), threads=(4, 4))
+
+
 def test_function_constants(shader):
     def run(shader):
         x = torch.zeros(8, device="cuda")

@@ -11,6 +11,9 @@ from metalops._textures.formats import FORMATS
 
 from .reference import Reference, decoded
 
+# The software device or a Mac's; with an NVIDIA GPU, and with nothing built, `PYTHONPATH=python pytest --noconftest` runs
+# the same tests there.
+DEVICE = "mps" if torch.backends.mps.is_available() else "cuda"
 PLAIN = {
     "mag_filter": "nearest",
     "min_filter": "nearest",
@@ -69,7 +72,7 @@ def shape_of(kind: str, size: int, level: int = 0, elements: int = 3) -> tuple[i
 
 
 def random_texture(
-    kind: str, format: str, size: int = 6, levels: int = 1, seed: int = 0, device: str = "mps"
+    kind: str, format: str, size: int = 6, levels: int = 1, seed: int = 0, device: str = DEVICE
 ) -> tuple[metalops._textures.Texture, Reference]:
     """Returns a texture and the same one for the reference."""
     shapes = [shape_of(kind, size, level) for level in range(levels)]

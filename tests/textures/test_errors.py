@@ -6,7 +6,6 @@ import torch
 from metalops import debug
 from metalops._shaders.compile import by_definition
 from metalops._shaders.declared import of_source
-from metalops.cuda import compile_shader as compile_for_cuda
 from metalops.msl import runtime_options
 
 SOURCE = """#include <metal_stdlib>
@@ -176,7 +175,7 @@ def test_traces_reject_textures(tmp_path):
 
 
 @pytest.mark.full
-def test_macs_and_cuda_reject_kernels_with_textures(monkeypatch):
+def test_macs_reject_kernels_with_textures(monkeypatch):
     class Compiled:
         copy = plain = None
 
@@ -186,9 +185,3 @@ def test_macs_and_cuda_reject_kernels_with_textures(monkeypatch):
     with pytest.raises(NotImplementedError, match="argument 'in' is a texture or a sampler"):
         _ = shader.copy
     assert shader.plain is None
-    shader = compile_for_cuda(SOURCE)
-    with pytest.raises(
-        AttributeError, match=r"leaves out kernel 'copy' because of parameter in \(texture\)"
-    ):
-        _ = shader.copy
-    assert dir(shader) == ["plain"]

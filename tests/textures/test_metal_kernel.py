@@ -5,6 +5,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from .cases import DEVICE
+
 pytestmark = pytest.mark.full  # compiles several sources
 
 resize = metalops.metal_kernel(
@@ -38,10 +40,10 @@ def test_a_texture_is_sampled():
     wanted = F.interpolate(image.permute(2, 0, 1)[None], (24, 27), mode="bilinear")[0].permute(
         1, 2, 0
     )
-    got = run(metalops.texture(image.to("mps")), 24, 27, factor=3.0)
+    got = run(metalops.texture(image.to(DEVICE)), 24, 27, factor=3.0)
     torch.testing.assert_close(got.cpu(), wanted * 3)
     # Another format with the same shapes; and other texels of a texture that was used before.
-    bytes_ = (image[..., :2] * 255).round().to(torch.uint8).contiguous().to("mps")
+    bytes_ = (image[..., :2] * 255).round().to(torch.uint8).contiguous().to(DEVICE)
     texture = metalops.texture(bytes_, "rg8unorm")
     for _ in range(2):
         small = F.interpolate(bytes_.cpu().permute(2, 0, 1)[None] / 255, (6, 5), mode="bilinear")[0]
@@ -52,7 +54,7 @@ def test_a_texture_is_sampled():
 def test_the_text_numbers_textures_and_buffers_apart():
     text = resize.source(
         inputs=[
-            metalops.texture(torch.zeros(2, 2, 4, dtype=torch.int32, device="mps")),
+            metalops.texture(torch.zeros(2, 2, 4, dtype=torch.int32, device=DEVICE)),
             2.0,
             metalops.sampler(),
         ],
@@ -91,17 +93,17 @@ def test_the_text_numbers_textures_and_buffers_apart():
     ],
 )
 def test_each_texture_has_a_parameter(make, parameter):
-    assert make(lambda *shape: torch.zeros(shape, device="mps")).parameter == parameter
+    assert make(lambda *shape: torch.zeros(shape, device=DEVICE)).parameter == parameter
 
 
 def test_what_textures_do_not_do():
-    image = torch.zeros(2, 2, 4, device="mps")
-    factor = torch.ones((), device="mps", requires_grad=True)
+    image = torch.zeros(2, 2, 4, device=DEVICE)
+    factor = torch.ones((), device=DEVICE, requires_grad=True)
     with pytest.raises(
         NotImplementedError, match="'image' is a texture or a sampler, which autograd"
     ):
         run(metalops.texture(image), 2, 2, factor)
-    with pytest.raises(RuntimeError, match="must be a texture of mps tensors, but is on cpu"):
+    with pytest.raises(RuntimeError, match="must be a texture of mps or cuda tensors, but"):
         run(metalops.texture(image.cpu()), 2, 2)
     writes = metalops.metal_kernel(
         "writes", [], [], "t.write(float4(1), uint2(0));", inout_names=["t"]

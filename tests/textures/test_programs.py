@@ -6,6 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from .cases import DEVICE
+
 pytestmark = pytest.mark.full  # compiles several sources
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
@@ -57,7 +59,7 @@ def test_samplers_of_a_source_equal_those_of_the_host():
     )
     library = metalops.compile_shader(HEAD + kernels)
     for i, (text, options) in enumerate(DECLARED.items()):
-        out = torch.zeros(1, dtype=torch.int64, device="mps")
+        out = torch.zeros(1, dtype=torch.int64, device=DEVICE)
         made = metalops.sampler(**options)
         getattr(library, f"k{i}")(made, out, threads=1)
         assert out.item() == 1, (text, hex(out.item()), hex(made.bits))
@@ -76,7 +78,7 @@ def test_handles_have_the_size_of_apples():
           const ulong sizes[] = {{{sizes}}};
           out[i] = sizes[i];
         }}""")
-    out = torch.zeros(2 * len(types), dtype=torch.int64, device="mps")
+    out = torch.zeros(2 * len(types), dtype=torch.int64, device=DEVICE)
     library.k(out)
     assert out.tolist() == [8] * len(out)
 
@@ -97,9 +99,9 @@ def test_queries():
         }}""")
 
     def texture(kind, *shapes, format=None):
-        return metalops.texture([torch.zeros(s, device="mps") for s in shapes], format, kind)
+        return metalops.texture([torch.zeros(s, device=DEVICE) for s in shapes], format, kind)
 
-    out = torch.zeros(23, dtype=torch.int32, device="mps")
+    out = torch.zeros(23, dtype=torch.int32, device=DEVICE)
     library.k(
         texture("1d", (7,)),
         texture("1d_array", (3, 5)),
@@ -168,8 +170,8 @@ def test_atomics(kind, at):
         "buffer": (1,),
     }[kind]
     for op, function in ATOMICS.items():
-        tensor = torch.full(shape, 100, dtype=torch.int32, device="mps")
-        out = torch.zeros(64, 4, dtype=torch.int32, device="mps")
+        tensor = torch.full(shape, 100, dtype=torch.int32, device=DEVICE)
+        out = torch.zeros(64, 4, dtype=torch.int32, device=DEVICE)
         getattr(library, f"fetch_{op}")(metalops.texture(tensor, kind=kind), out, threads=64)
         value = 100
         for i in range(64):
@@ -178,8 +180,8 @@ def test_atomics(kind, at):
         wanted[place] = value
         assert torch.equal(tensor.cpu(), wanted)
         assert (out[:, 0] == 100).sum() >= 1  # the first one sees the initial value
-    tensor = torch.zeros(shape, dtype=torch.int32, device="mps")
-    out = torch.zeros(5, 4, dtype=torch.int32, device="mps")
+    tensor = torch.zeros(shape, dtype=torch.int32, device=DEVICE)
+    out = torch.zeros(5, 4, dtype=torch.int32, device=DEVICE)
     library.others(metalops.texture(tensor, "r32uint", kind), out, threads=1)
     assert out[:, 0].tolist() == [5, 5, 0, 1, 7] and out[2, 1].item() == 6
     assert tensor.cpu()[place] == 7 and tensor.cpu().count_nonzero() == 1
@@ -200,8 +202,8 @@ def test_textures_pass_through_functions_templates_and_arrays():
           texture2d<float> chosen = sum.x > 100000 ? images[0] : last;
           out[2] = Source{{chosen, s}}.middle();
         }}""")
-    tensors = [torch.full((2, 2), float(10**i), device="mps") for i in range(5)]
-    out = torch.zeros(3, 4, device="mps")
+    tensors = [torch.full((2, 2), float(10**i), device=DEVICE) for i in range(5)]
+    out = torch.zeros(3, 4, device=DEVICE)
     library.k(*(metalops.texture(t) for t in tensors), metalops.sampler("linear"), out, threads=1)
     assert out[:, 0].tolist() == [10 + 200 + 3000, 1, 10000]
 
@@ -220,8 +222,8 @@ def test_threads_of_a_group_share_a_tile_of_a_texture():
             for (uint x = 0; x < 3; x++) sum += tile[t.y + y][t.x + x];
           out.write(float4(sum / 9), p);
         }}""")
-    image = torch.rand(26, 34, device="mps")
-    out = torch.zeros(24, 32, device="mps")
+    image = torch.rand(26, 34, device=DEVICE)
+    out = torch.zeros(24, 32, device=DEVICE)
     library.blur(
         metalops.texture(image), metalops.texture(out), threads=(32, 24), group_size=(8, 8)
     )
@@ -243,10 +245,10 @@ def test_bilinear_resize():
         }}""")
     image = torch.rand(20, 30, 4).half()
     for height, width in ((40, 60), (13, 47), (1, 1)):
-        out = torch.zeros(height, width, 4, dtype=torch.float16, device="mps")
+        out = torch.zeros(height, width, 4, dtype=torch.float16, device=DEVICE)
         grid = ((width + 7) // 8 * 8, (height + 7) // 8 * 8)
         library.resize(
-            metalops.texture(image.to("mps")),
+            metalops.texture(image.to(DEVICE)),
             metalops.texture(out),
             threads=grid,
             group_size=(8, 8),
@@ -267,11 +269,11 @@ def test_separable_gaussian_blur_of_an_srgb_image():
           out.write(sum, p);
         }}""")
     image = torch.randint(0, 256, (9, 14, 4), dtype=torch.uint8)
-    between = torch.zeros(9, 14, 4, device="mps")
-    out = torch.zeros(9, 14, 4, dtype=torch.uint8, device="mps")
-    step = torch.tensor([1, 0], dtype=torch.int32, device="mps")
+    between = torch.zeros(9, 14, 4, device=DEVICE)
+    out = torch.zeros(9, 14, 4, dtype=torch.uint8, device=DEVICE)
+    step = torch.tensor([1, 0], dtype=torch.int32, device=DEVICE)
     library.blur(
-        metalops.texture(image.to("mps"), "rgba8unorm_srgb"),
+        metalops.texture(image.to(DEVICE), "rgba8unorm_srgb"),
         metalops.texture(between),
         step,
         threads=(14, 9),
@@ -304,10 +306,10 @@ def test_lookup_table_of_colors():
           out.write(table.sample(s, (color * (n - 1) + 0.5f) / n), p);
         }}""")
     image, table = torch.rand(6, 5, 4), torch.rand(17, 17, 17, 4)
-    out = torch.zeros(6, 5, 4, device="mps")
+    out = torch.zeros(6, 5, 4, device=DEVICE)
     library.grade(
-        metalops.texture(image.to("mps")),
-        metalops.texture(table.to("mps"), kind="3d"),
+        metalops.texture(image.to(DEVICE)),
+        metalops.texture(table.to(DEVICE), kind="3d"),
         metalops.texture(out),
         metalops.sampler("linear"),
         threads=(5, 6),
@@ -331,7 +333,7 @@ def test_levels_made_by_a_kernel_are_sampled_by_another():
         kernel void look(texture2d<float> in, sampler s, device float* out, uint i [[thread_position_in_grid]]) {{
           out[i] = in.sample(s, float2(0.5f), ::level(float(i) * 0.25f)).x;
         }}""")
-    levels = [torch.rand(16 >> i, 16 >> i, device="mps") for i in range(5)]
+    levels = [torch.rand(16 >> i, 16 >> i, device=DEVICE) for i in range(5)]
     texture = metalops.texture(levels)
     for level in range(4):
         library.halve(texture, texture, level, threads=(16 >> (level + 1),) * 2)
@@ -339,7 +341,7 @@ def test_levels_made_by_a_kernel_are_sampled_by_another():
     for level in levels[1:]:
         pooled = F.avg_pool2d(pooled, 2)
         torch.testing.assert_close(level.cpu(), pooled[0, 0])
-    out = torch.zeros(17, device="mps")
+    out = torch.zeros(17, device=DEVICE)
     library.look(texture, metalops.sampler("linear", mip_filter="linear"), out)
     torch.testing.assert_close(out[16].cpu(), levels[4].cpu()[0, 0])
     torch.testing.assert_close(out[8].cpu(), levels[2].cpu()[1:3, 1:3].mean())
@@ -354,7 +356,7 @@ def test_a_structure_of_handles_is_copied():
           other = source;
           out[0] = look(other);
         }}""")
-    out = torch.zeros(4, device="mps")
-    image = torch.full((3, 3, 4), 2.0, device="mps")
+    out = torch.zeros(4, device=DEVICE)
+    image = torch.full((3, 3, 4), 2.0, device=DEVICE)
     library.k(metalops.texture(image), metalops.sampler(), out, threads=1)
     assert out.tolist() == [2, 2, 2, 2]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from metalops._textures.formats import FORMATS
 
-from .cases import random_tensor, random_texture
+from .cases import DEVICE, random_tensor, random_texture
 from .kernels import component_of, numbers_of, shader, texel_source
 from .reference import codes_of, decoded, encode, texel_bytes
 
@@ -40,12 +40,12 @@ def test_reads_give_the_exact_values_of_a_format(format):
         width * height,
         4,
         dtype=torch.float32 if component == "float" else torch.int32,
-        device="mps",
+        device=DEVICE,
     )
     places = [(i % width, i // width, 0, 0) for i in range(width * height)]
     run(
         shader(texel_source, "2d", component).read,
-        metalops.texture(tensor.to("mps"), format),
+        metalops.texture(tensor.to(DEVICE), format),
         values,
         places,
     )
@@ -73,11 +73,11 @@ def test_writes_round_and_clamp_to_a_format(format):
         for d in (torch.int8, torch.int16, torch.int32, torch.float16, torch.float32)
         if d in described.dtypes
     )
-    tensor = torch.zeros(1, len(texels), described.per_texel, dtype=dtype, device="mps")
+    tensor = torch.zeros(1, len(texels), described.per_texel, dtype=dtype, device=DEVICE)
     run(
         shader(texel_source, "2d", component).write,
         metalops.texture(tensor, format),
-        values.to("mps"),
+        values.to(DEVICE),
         [(i, 0, 0, 0) for i in range(len(texels))],
     )
     got = codes_of(tensor.cpu().numpy(), format)
@@ -91,6 +91,27 @@ def test_writes_round_and_clamp_to_a_format(format):
             assert np.array_equal(*read, equal_nan=True), texel
         else:
             assert int(code) == wanted, (texel, hex(int(code)), hex(wanted))
+
+
+def test_srgb_codes_change_between_the_right_floats():
+    """Whether the power of the compiler's library is right in its last place or not, no code depends on it."""
+    numbers, wanted = [], []
+    for code in range(1, 256):
+        below, above = 0, int(np.float32(1).view(np.uint32))
+        while above - below > 1:  # the first float that has the code
+            middle = (below + above) // 2
+            is_above = encode("r8unorm_srgb", [float(np.uint32(middle).view(np.float32))]) >= code
+            below, above = (below, middle) if is_above else (middle, above)
+        numbers += [float(np.uint32(bits).view(np.float32)) for bits in (below, above)]
+        wanted += [code - 1, code]
+    tensor = torch.zeros(1, len(numbers), dtype=torch.uint8, device=DEVICE)
+    run(
+        shader(texel_source, "2d", "float").write,
+        metalops.texture(tensor, "r8unorm_srgb"),
+        torch.tensor(numbers)[:, None].repeat(1, 4).to(DEVICE),
+        [(i, 0, 0, 0) for i in range(len(numbers))],
+    )
+    assert tensor[0].tolist() == wanted
 
 
 def _bytes(code: int, format: str) -> np.ndarray:
@@ -124,7 +145,7 @@ def test_every_texel_of_every_kind_and_level(kind):
             outside += [(0, 0, 6 if kind != "3d" else slices, 0), (0, 0, 2**31, 0)]
         places = [[c - 2**32 if c >= 2**31 else c for c in p] for p in places + outside]
         wanted = torch.tensor(np.array(wanted + [np.zeros(4)] * len(outside)))
-        values = torch.full((len(places), 4), 7.0, device="mps")
+        values = torch.full((len(places), 4), 7.0, device=DEVICE)
         run(kernels.read, texture, values, places, level)
         assert torch.equal(values.cpu().double(), wanted)
         before = [t.clone() for t in texture.levels]
@@ -135,7 +156,7 @@ def test_every_texel_of_every_kind_and_level(kind):
 
 def test_levels_that_do_not_exist():
     texture, _ = random_texture("2d", "rgba32float", levels=2)
-    values = torch.ones(1, 4, device="mps")
+    values = torch.ones(1, 4, device=DEVICE)
     kernels = shader(texel_source, "2d")
     before = [t.clone() for t in texture.levels]
     run(kernels.write, texture, values, [(0, 0, 0, 0)], level=2)
@@ -145,13 +166,13 @@ def test_levels_that_do_not_exist():
 
 
 def test_textures_share_the_memory_of_views():
-    base = torch.zeros(8, 9, 4, device="mps")
+    base = torch.zeros(8, 9, 4, device=DEVICE)
     view = base[1:7:2, 2:7]
     values = torch.arange(60, dtype=torch.float32).reshape(15, 4)
     run(
         shader(texel_source, "2d").write,
         metalops.texture(view),
-        values.to("mps"),
+        values.to(DEVICE),
         [(i % 5, i // 5, 0, 0) for i in range(15)],
     )
     wanted = torch.zeros(8, 9, 4)

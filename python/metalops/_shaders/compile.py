@@ -74,7 +74,7 @@ def compile_shader(
     Raises:
         SyntaxError: the source is not valid Metal; with the line and column.
         NotImplementedError: at the attribute of a kernel: on a Mac it takes tensors by handles, textures or samplers,
-            which torch does not pass there; for CUDA tensors it takes textures or samplers.
+            which torch does not pass there.
         ValueError: the source has no such constant or no such threadgroup argument; a value does not fit; too many
             bytes; an unknown language. At the attribute of a kernel: a value or a size that it needs is missing.
         TypeError: a value of another type than its constant.

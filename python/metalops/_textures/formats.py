@@ -44,6 +44,11 @@ class Format:
     def is_depth(self) -> bool:
         return self.name.startswith("depth")
 
+    @property
+    def component(self) -> int:
+        """The number of the msl::abi::TextureComponent that kernels have for it: float, int or uint."""
+        return 2 if self.name.endswith("uint") else int(self.name.endswith("sint"))
+
 
 def _formats() -> dict[str, Format]:
     found = {}

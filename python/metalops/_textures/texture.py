@@ -9,8 +9,8 @@ import torch
 
 from .formats import Format, format_named, format_of
 
-# By the dimensions of a tensor before its channels: whether there is an array, are faces; msl::abi::TextureKind, in order.
-_KINDS = {
+# The dimensions of a tensor before its channels, by the kind of texture, in the order of msl::abi::TextureKind.
+_DIMENSIONS = {
     "1d": ("width",),
     "1d_array": ("elements", "width"),
     "2d": ("height", "width"),
@@ -20,7 +20,9 @@ _KINDS = {
     "cube_array": ("elements", "faces", "height", "width"),
     "buffer": ("width",),
 }
-_NAMES = tuple(_KINDS)
+KINDS = tuple(_DIMENSIONS)
+_HEAD = struct.Struct("<I4B4I")  # msl::abi::Texture without its levels
+_LEVEL = struct.Struct("<3Q4I")  # msl::abi::TextureLevel
 _LARGEST = {"width": 16384, "height": 16384, "depth": 2048, "elements": 2048}  # of Apple's GPUs
 _LARGEST_BUFFER = 1 << 28  # texels of a texture buffer
 _MOST_LEVELS = 15
@@ -48,11 +50,14 @@ class Texture:
         for number, level in enumerate(sizes):
             level.check_follows(first, number)
         self.pixel_format = format.pixel_format
+        self.usage = format.usage
+        self.component = format.component
         layers = self.array_size * first.extent("faces")
+        # How many bytes after the first texel of each level its last one ends.
+        self.ends = tuple(level.end(layers, format.bytes) for level in sizes)
         # msl::abi::Texture without the addresses of its levels.
-        self.description = struct.pack(
-            "<I4B4I",
-            _NAMES.index(kind),
+        self.description = _HEAD.pack(
+            KINDS.index(kind),
             format.encoding,
             format.channels,
             format.order,
@@ -68,20 +73,33 @@ class Texture:
         return self.levels[0].device
 
     @property
+    def kind_number(self) -> int:
+        """The number of its msl::abi::TextureKind."""
+        return KINDS.index(self.kind)
+
+    def description_at(self, addresses: Sequence[int]) -> bytes:
+        """Returns msl::abi::Texture with the levels that exist, at these addresses."""
+        described = bytearray(self.description)
+        for number, address in enumerate(addresses):
+            struct.pack_into("<Q", described, _HEAD.size + _LEVEL.size * number, address)
+        return bytes(described)
+
+    @property
     def parameter(self) -> str:
         """The type of a kernel's parameter that takes the texture to sample and read it."""
         is_depth = format_named(self.format).is_depth
-        integer = "uint" if self.format.endswith("uint") else "int"
-        component = integer if self.format.endswith(("uint", "sint")) else "float"
+        component = ("float", "int", "uint")[self.component]
         if self.kind == "buffer":
             return f"texture_buffer<{component}, access::read>"
         return f"{'depth' if is_depth else 'texture'}{self.kind}<{component}, access::sample>"
 
     def __repr__(self) -> str:
         size = " x ".join(
-            str(getattr(self, n)) for n in ("width", "height", "depth") if n in _KINDS[self.kind]
+            str(getattr(self, n))
+            for n in ("width", "height", "depth")
+            if n in _DIMENSIONS[self.kind]
         )
-        array = f", {self.array_size} elements" if "elements" in _KINDS[self.kind] else ""
+        array = f", {self.array_size} elements" if "elements" in _DIMENSIONS[self.kind] else ""
         levels = f", {len(self.levels)} levels" if len(self.levels) > 1 else ""
         return f"metalops.Texture({self.kind}, {self.format}, {size}{array}{levels})"
 
@@ -90,7 +108,7 @@ class _Level:
     """The sizes and strides of one level."""
 
     def __init__(self, tensor: torch.Tensor, format: Format, kind: str):
-        self.names = names = _KINDS[kind]
+        self.names = names = _DIMENSIONS[kind]
         if tensor.dtype not in format.dtypes:
             wanted = " or ".join(sorted(str(d) for d in format.dtypes))
             raise TypeError(
@@ -167,10 +185,15 @@ class _Level:
                     f"level {number} of the texture must have {name} {wanted}, but has {self.sizes[name]}"
                 )
 
+    def end(self, layers: int, texel_bytes: int) -> int:
+        """Returns how many bytes after the first texel the last one ends."""
+        slices = layers * self.extent("depth")
+        rows = (slices - 1) * self.slice_bytes + (self.extent("height") - 1) * self.row_bytes
+        return rows + self.sizes["width"] * texel_bytes
+
     def packed(self) -> bytes:
         """Returns msl::abi::TextureLevel without an address."""
-        return struct.pack(
-            "<3Q4I",
+        return _LEVEL.pack(
             0,
             self.row_bytes,
             self.slice_bytes,
@@ -208,9 +231,9 @@ def texture(
         TypeError: no tensors; a dtype that the format does not have, or without a format.
         ValueError: an unknown format or kind; a shape, strides or levels that no such texture has.
     """
-    if kind not in _KINDS:
+    if kind not in _DIMENSIONS:
         raise ValueError(
-            f"kind is {kind!r}; it must be {', '.join(map(repr, _NAMES[:-1]))} or {_NAMES[-1]!r}"
+            f"kind is {kind!r}; it must be {', '.join(map(repr, KINDS[:-1]))} or {KINDS[-1]!r}"
         )
     levels = (tensor,) if isinstance(tensor, torch.Tensor) else tuple(tensor)
     if not all(isinstance(level, torch.Tensor) for level in levels):
@@ -222,7 +245,7 @@ def texture(
             f"the levels are on several devices: {', '.join(str(t.device) for t in levels)}"
         )
     if format is None:
-        channels = levels[0].shape[-1] if levels[0].dim() > len(_KINDS[kind]) else 1
+        channels = levels[0].shape[-1] if levels[0].dim() > len(_DIMENSIONS[kind]) else 1
         described = format_of(levels[0].dtype, channels)
     else:
         described = format_named(format)

@@ -17,9 +17,11 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from . import driver, tensor_argument
+from .._textures import Sampler, Texture
+from . import driver, tensor_argument, texture_argument
 from .long_values import on_gpu
 from .tensor_argument import TensorArgument
+from .texture_argument import HandleArgument
 
 Value = Tensor | bytes | int | None
 
@@ -46,7 +48,9 @@ EXTENT_BYTES = _EXTENT.size
 # msl::abi::Launch: an extent, a bit for each buffer in `bytes`, offsets of threadgroup memory, buffers, bytes.
 _OFFSETS_AT = EXTENT_BYTES + 4
 _BUFFERS_AT = _OFFSETS_AT + 4 * _MAX_BUFFERS
-_BYTES_AT = (_BUFFERS_AT + 8 * _MAX_BUFFERS + 15) // 16 * 16
+_BYTES_AT = (
+    (_BUFFERS_AT + 8 * (_MAX_BUFFERS + 1) + 15) // 16 * 16
+)  # and the table of textures and samplers
 LAUNCH_BYTES = _BYTES_AT + _INLINE_BYTES
 
 
@@ -146,22 +150,25 @@ class Function:
     def __init__(
         self,
         name: str,
-        handles: tuple[ctypes.c_void_p, ctypes.c_void_p | None, ctypes.c_void_p | None],
+        entries: tuple[ctypes.c_void_p, ctypes.c_void_p | None, ctypes.c_void_p | None],
         limit: int,
         arguments: tuple[Argument, ...],
         is_free: bool,
         whole_warps: bool,
         tensors: Mapping[int, TensorArgument],
+        handles: Sequence[HandleArgument] = (),
     ):
-        """handles: the entry that takes all launches; those that take arguments one by one, without and with constant
+        """entries: the one that takes all launches; those that take arguments one by one, without and with constant
         numbers that are passed with the launch, None where there is none. limit: of threads a threadgroup, as the
         kernel declares it; 0 for none. is_free: true if groups may have any size. whole_warps: true if blocks are
-        one-dimensional and consist of whole warps. tensors: the arguments that are tensors by handles, by buffer."""
+        one-dimensional and consist of whole warps. tensors: the arguments that are tensors by handles, by buffer.
+        handles: the textures and samplers."""
         self.arguments = arguments
         self._tensors = tensors
+        self._handles = handles
         self._name = name
-        self._handle, fast, brings = handles
-        self._all_handles = [h for h in handles if h is not None]
+        self._handle, fast, brings = entries
+        self._all_entries = [e for e in entries if e is not None]
         self._limit = limit
         self._is_free = is_free
         self._whole_warps = whole_warps
@@ -176,7 +183,7 @@ class Function:
 
     @functools.cached_property
     def max_threads(self) -> int:
-        most = min(map(driver.max_threads, self._all_handles))
+        most = min(map(driver.max_threads, self._all_entries))
         return min(most, self._limit) if self._limit else most
 
     @functools.cached_property
@@ -190,8 +197,13 @@ class Function:
         grid: Sequence[int] | int,
         group: Sequence[int] | int,
         threadgroup_bytes: dict[int, int] | None,
+        textures: Sequence[Texture] = (),
+        samplers: Sequence[Sampler] = (),
     ) -> None:
         """Launches the kernel; see Library.launch."""
+        table = b""
+        if self._handles or textures or samplers:
+            table = texture_argument.table(self._name, self._handles, textures, samplers)
         if self._tensors:
             values = tensor_argument.described(self._name, self._tensors, values)
         try:
@@ -213,7 +225,7 @@ class Function:
             parameters = self._parameters.pop()
         except IndexError:
             parameters = driver.Parameters([LAUNCH_BYTES])
-        kept = self._set(parameters.memory, values)
+        kept = self._set(parameters.memory, values, table)
         shared = 0
         for index, size in (threadgroup_bytes or {}).items():
             struct.pack_into("<I", parameters.memory, _OFFSETS_AT + 4 * index, shared)
@@ -251,12 +263,16 @@ class Function:
         geometry = self._geometries[key] = Geometry(_parts(grid, group), block, is_line)
         return geometry
 
-    def _set(self, memory: ctypes.Array[ctypes.c_char], values: Sequence[Value]) -> list[Tensor]:
+    def _set(
+        self, memory: ctypes.Array[ctypes.c_char], values: Sequence[Value], table: bytes
+    ) -> list[Tensor]:
         """Writes a Launch without its extent and threadgroup memory; returns tensors that it points to besides those
-        among the values."""
+        among the values. table: of textures and samplers; empty without any."""
         if len(values) > _MAX_BUFFERS:
             raise ValueError(f"a kernel takes at most {_MAX_BUFFERS} buffers, got {len(values)}")
         kept, places, inlined, used = [], [], 0, 0
+        if table:
+            values = [*values, *[None] * (_MAX_BUFFERS - len(values)), table]
         for index, value in enumerate(values):
             if isinstance(value, Tensor):
                 places.append(value.data_ptr())

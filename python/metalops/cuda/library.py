@@ -11,14 +11,17 @@ from torch import Tensor
 
 from .._shaders.declared import Declared, of_program
 from .._shaders.values import Value
+from .._textures import Sampler, Texture
 from ..msl import build, cache
 from ..msl.source.errors import Diagnostic, syntax_error
 from ..msl.source.paths import HEADERS
 from ..msl.source.preprocess import preprocess
 from ..msl.targets.cuda.emit import CudaCode, emit
+from ..msl.targets.cuda.entries import HANDLES
 from ..msl.targets.host import tensors
-from . import constants, device, driver, errors, nvrtc, tensor_argument
+from . import constants, device, driver, errors, nvrtc, tensor_argument, texture_argument
 from .function import Argument, Function
+from .texture_argument import tensors_of
 
 
 class Library:
@@ -150,13 +153,16 @@ class Library:
             brings = module.function(f"msl_brings_{number}") if entry.brings_numbers else None
             may_be_tensors = self._code.program.has_tensors and "tensor" in entry.arguments
             tensors = module.read(f"msl_tensors_{number}") if may_be_tensors else b""
+            handles = module.read(f"msl_handles_{number}") if entry.handles else b""
         limit, *numbers = struct.unpack(f"{len(facts) // 4}I", facts)
-        rows = zip(entry.arguments, numbers[::3], numbers[1::3], numbers[2::3], strict=True)
+        kinds = [kind for kind in entry.arguments if kind not in HANDLES]
+        rows = zip(kinds, numbers[::3], numbers[1::3], numbers[2::3], strict=True)
         arguments = tuple(Argument(k, i, size, bool(w)) for k, i, size, w in rows)
         asked = tensor_argument.unpack(tensors, [a.index for a in arguments if a.kind == "tensor"])
-        handles = handle, fast, brings
+        entries = handle, fast, brings
         whole_warps = self._code.has_matrices
-        return Function(name, handles, limit, arguments, entry.is_free, whole_warps, asked)
+        taken = texture_argument.unpack(handles, entry.handles)
+        return Function(name, entries, limit, arguments, entry.is_free, whole_warps, asked, taken)
 
     def _module(self, index: int) -> driver.Module:
         if index not in self._modules:
@@ -170,17 +176,21 @@ class Library:
         grid: Sequence[int] | int,
         group: Sequence[int] | int,
         threadgroup_bytes: Mapping[int, int] | None = None,
+        textures: Sequence[Texture] = (),
+        samplers: Sequence[Sampler] = (),
     ) -> None:
         """Runs a kernel on the current stream of its tensors' GPU.
 
         arguments: by buffer index; bytes are passed with the launch, an integer is an address. grid: threads. group:
-        threads of a threadgroup. threadgroup_bytes: sizes of threadgroup arguments, by threadgroup index. Raises
-        ValueError for sizes that no launch has, RuntimeError for tensors that are not on one GPU, and
-        torch.AcceleratorError for errors that earlier kernels have reported.
+        threads of a threadgroup. threadgroup_bytes: sizes of threadgroup arguments, by threadgroup index. textures,
+        samplers: by their indices. Raises ValueError for sizes that no launch has, RuntimeError for tensors that are
+        not on one GPU, for textures and samplers what texture_argument.table raises, and torch.AcceleratorError for
+        errors that earlier kernels have reported.
         """
-        index = device.index_of(arguments)
+        index = device.index_of([*arguments, *tensors_of(textures)] if textures else arguments)
         errors.raise_reported(index)
         function = self._functions.get((index, name)) or self.function(index, name)
         with device.using(index):
             driver.ensure_context(index)
-            function.launch(device.stream(index), arguments, grid, group, threadgroup_bytes)
+            stream = device.stream(index)
+            function.launch(stream, arguments, grid, group, threadgroup_bytes, textures, samplers)

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from .._shaders.values import Value
+from .._textures import Sampler, Texture
 from ..msl.source import languages
 from . import device, errors
 from .function import USUAL_GROUP, group_within
 from .library import Library
+from .texture_argument import tensors_of
 
 _LONG = struct.Struct("q").pack
 _FLOAT = struct.Struct("f").pack
@@ -80,7 +82,7 @@ class Kernel:
 
     def __call__(
         self,
-        *args: Tensor | float | Sequence[float] | Sequence[Tensor] | None,
+        *args: Tensor | Texture | Sampler | float | Sequence[float] | Sequence[Tensor] | None,
         threads: int | Sequence[int] | None = None,
         group_size: int | Sequence[int] | None = None,
         arg_casts: str | Mapping[int, str] | None = None,
@@ -88,13 +90,21 @@ class Kernel:
     ) -> None:
         """Launches the kernel on the current stream.
 
-        args: CUDA tensors; integers (64 bits) and floats (32 bits), or lists of them, of another type if arg_casts says
+        args: CUDA tensors, textures over them and samplers, which are numbered apart; integers (64 bits) and floats (32 bits), or lists of them, of another type if arg_casts says
         so, for all or by index ("fp16", "bf16", "int32", "int16", "int8", "uint8"); lists of tensors, of which the
         kernel gets the addresses. threads: 1 to 3 numbers, by default as many as the first tensor has elements.
         group_size: of as many dimensions. error_buf_idx: the buffer that is the kernel's c10::metal::ErrorMessages, in
         which it reports with TORCH_REPORT_ERROR; see metalops.cuda.synchronize. Raises ValueError, TypeError or
         RuntimeError for arguments that no launch has.
         """
+        tensors: Sequence = args
+        textures: list[Texture] = []
+        samplers: list[Sampler] = []
+        if any(isinstance(arg, (Texture, Sampler)) for arg in args):
+            textures = [arg for arg in args if isinstance(arg, Texture)]
+            samplers = [arg for arg in args if isinstance(arg, Sampler)]
+            args = tuple(arg for arg in args if not isinstance(arg, (Texture, Sampler)))
+            tensors = [*args, *tensors_of(textures)]
         buffers = [
             arg
             if arg is None or isinstance(arg, Tensor)
@@ -103,7 +113,7 @@ class Kernel:
         ]
         if error_buf_idx is not None:
             buffers += [None] * (error_buf_idx + 1 - len(buffers))
-            buffers[error_buf_idx] = errors.buffer_address(device.index_of(args))
+            buffers[error_buf_idx] = errors.buffer_address(device.index_of(tensors))
         if threads is None:
             first = next((a for a in args if isinstance(a, Tensor)), None)
             if first is None:
@@ -111,7 +121,7 @@ class Kernel:
             threads = first.numel()
         threads = (threads,) if isinstance(threads, int) else tuple(threads)
         if group_size is None:
-            group_size = self._group_for(threads, args)
+            group_size = self._group_for(threads, tensors)
         else:
             group_size = (group_size,) if isinstance(group_size, int) else tuple(group_size)
             if len(group_size) != len(threads):
@@ -119,11 +129,13 @@ class Kernel:
                     f"threads and group_size must have the same number of dimensions, got {len(threads)} and "
                     f"{len(group_size)}"
                 )
-        self._library.launch(self.name, buffers, threads, group_size, self._sizes)
+        self._library.launch(
+            self.name, buffers, threads, group_size, self._sizes, textures, samplers
+        )
 
-    def _group_for(self, threads: tuple[int, ...], args: tuple) -> tuple[int, ...]:
+    def _group_for(self, threads: tuple[int, ...], tensors: Sequence) -> tuple[int, ...]:
         left = min(
-            USUAL_GROUP, self._library.function(device.index_of(args), self.name).max_threads
+            USUAL_GROUP, self._library.function(device.index_of(tensors), self.name).max_threads
         )
         if len(threads) == 1:
             return (max(1, min(threads[0], left)),)

@@ -128,15 +128,14 @@ def scalar_dtype(owner: str, name: str, value: Scalar) -> torch.dtype:
 
 
 def _check_handle(owner: str, name: str, value: Texture | Sampler) -> None:
-    """Raises RuntimeError for a texture on another device, NotImplementedError where torch binds none to kernels."""
+    """Raises RuntimeError for a texture on another device, NotImplementedError on a Mac, whose torch binds none."""
     if isinstance(value, Texture) and value.device.type not in DEVICES:
         raise RuntimeError(
-            f"{owner}: input {name!r} must be a texture of mps tensors, but is on {value.device}"
+            f"{owner}: input {name!r} must be a texture of mps or cuda tensors, but is on {value.device}"
         )
-    is_cuda = isinstance(value, Texture) and value.device.type == "cuda"
-    if is_cuda or sys.platform == "darwin":
+    if sys.platform == "darwin":
         raise NotImplementedError(
-            f"{owner}: input {name!r} is a texture or a sampler, which kernels take on the software device alone"
+            f"{owner}: input {name!r} is a texture or a sampler, which torch cannot pass to a kernel on a Mac"
         )
 
 

@@ -127,6 +127,9 @@ _TEXTURES = re.compile(
     r"\b(?:texture(?:1d|2d|cube)(?:_array)?|texture3d|texture_buffer|depth(?:2d|cube)(?:_array)?)\b"
 )
 _HANDLES = re.compile(rf"{_TEXTURES.pattern}|\bsampler\b")
+_MENTIONS_TEXTURES = re.compile(
+    r"\b(?:texture(?:\dd|cube|_buffer)|depth(?:2d|cube)|sampler\b|access\b)"
+)
 _ARRAY_OF_TEXTURES = re.compile(r"\barray\s*<.*,\s*(\d+)\s*>\s*$", re.DOTALL)
 _UNSUPPORTED_TYPES = re.compile(
     r"\b(?:(?:texture|depth)2d_ms(?:_array)?"
@@ -162,6 +165,7 @@ class Program:
         """forbid: receives what Metal forbids (a message and an offset) and may return; by default it raises
         ProgramError."""
         self.source = source
+        self.mentions_textures = _MENTIONS_TEXTURES.search(source.masked) is not None
         self.has_tensors = (
             _TENSORS.search(source.text) is not None
         )  # Metal 4's, and operations on them

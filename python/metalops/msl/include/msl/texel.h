@@ -8,6 +8,7 @@
 
 #include <msl/half.h>
 #include <msl/math.h>
+#include <msl/texture_abi.h>
 
 // Compiled once for each library, and no part of a vectorised loop. Accesses to memory are the
 // kernel's own for a sanitizer, which names their lines.
@@ -19,6 +20,13 @@
 #endif
 
 namespace msl::msl_impl {
+
+// On GPUs the memory of tensors is aligned to their elements, without which bytes would be loaded.
+#if defined(__CUDACC_RTC__)
+#define MSL_COMPONENT_AT(T, address) __builtin_assume_aligned(address, alignof(T))
+#else
+#define MSL_COMPONENT_AT(T, address) address
+#endif
 
 // V is float, or uint for the bits of an integer.
 template <class V>
@@ -46,15 +54,25 @@ MSL_INLINE constexpr abi::TextureComponent component_of(abi::TexelEncoding encod
 template <class T>
 MSL_INLINE T value_at(const void* address) {
   T value;
-  __builtin_memcpy(&value, address, sizeof(T));
+  __builtin_memcpy(&value, MSL_COMPONENT_AT(T, address), sizeof(T));
   return value;
 }
 template <class T>
 MSL_INLINE void set_value_at(void* address, T value) {
-  __builtin_memcpy(address, &value, sizeof(T));
+  __builtin_memcpy(MSL_COMPONENT_AT(T, address), &value, sizeof(T));
 }
 
 // ---- numbers ------------------------------------------------------------------------------------
+
+// A product that is rounded before something is added to it, also on GPUs, whose compilers contract
+// the two; on the CPU contraction is off.
+MSL_INLINE float product(float x, float y) {
+#if defined(__CUDACC_RTC__)
+  return ::__fmul_rn(x, y);
+#else
+  return x * y;
+#endif
+}
 
 MSL_INLINE float unorm_value(uint code, uint bits) { return float(code) / float((1u << bits) - 1); }
 MSL_INLINE float snorm_value(int code, uint bits) {
@@ -143,7 +161,8 @@ MSL_INLINE unsigned char* texel_address(const abi::Texture& of, const abi::Textu
          ulong(x) * of.format.bytes;
 }
 
-// The fields of a packed format: for red, green, blue and alpha the bits before it, and its width.
+// The fields of a format whose normalised components are packed into one integer: for red, green,
+// blue and alpha the bits before it, and its width. All widths are 0 for every other format.
 struct PackedFields {
   unsigned char offset[4], width[4];
 };
@@ -160,8 +179,10 @@ MSL_INLINE PackedFields packed_fields(abi::TexelEncoding encoding) {
       return {{10, 5, 0, 15}, {5, 5, 5, 1}};
     case E::kBgr10A2:
       return {{20, 10, 0, 30}, {10, 10, 10, 2}};
-    default:
+    case E::kRgb10A2:
       return {{0, 10, 20, 30}, {10, 10, 10, 2}};
+    default:
+      return {};
   }
 }
 MSL_INLINE uint packed_code(const abi::Texture& of, const unsigned char* from) {
@@ -200,22 +221,16 @@ MSL_TEXEL_FUNCTION Texel<float> load_float(const abi::Texture& of, const unsigne
     case E::kRgb9E5Float:
       rgb9e5_value(value_at<uint>(from), c);
       return {{c[0], c[1], c[2], 1.0f}};
-    case E::kB5G6R5:
-    case E::kA1Bgr5:
-    case E::kAbgr4:
-    case E::kBgr5A1:
-    case E::kRgb10A2:
-    case E::kBgr10A2: {
-      const PackedFields fields = packed_fields(of.format.encoding);
-      const uint code = packed_code(of, from);
-      for (int i = 0; i < 4; ++i) {
-        const uint width = fields.width[i];
-        if (width != 0) c[i] = unorm_value(code >> fields.offset[i] & ((1u << width) - 1), width);
-      }
-      return {{c[0], c[1], c[2], c[3]}};
-    }
     default:
       break;
+  }
+  if (const PackedFields fields = packed_fields(of.format.encoding); fields.width[0] != 0) {
+    const uint code = packed_code(of, from);
+    for (int i = 0; i < 4; ++i) {
+      const uint width = fields.width[i];
+      if (width != 0) c[i] = unorm_value(code >> fields.offset[i] & ((1u << width) - 1), width);
+    }
+    return {{c[0], c[1], c[2], c[3]}};
   }
   for (uint i = 0; i < of.format.channels; ++i) {
     switch (of.format.encoding) {
@@ -255,24 +270,18 @@ MSL_TEXEL_FUNCTION void store_float(const abi::Texture& of, unsigned char* to,
                                   small_float_code(texel.c[2], 5) << 22);
     case E::kRgb9E5Float:
       return set_value_at(to, rgb9e5_code(texel.c));
-    case E::kB5G6R5:
-    case E::kA1Bgr5:
-    case E::kAbgr4:
-    case E::kBgr5A1:
-    case E::kRgb10A2:
-    case E::kBgr10A2: {
-      const PackedFields fields = packed_fields(of.format.encoding);
-      uint code = 0;
-      for (int i = 0; i < 4; ++i) {
-        if (fields.width[i] != 0) {
-          code |= unorm_code(texel.c[i], fields.width[i]) << fields.offset[i];
-        }
-      }
-      if (of.format.bytes == 2) return set_value_at(to, ushort(code));
-      return set_value_at(to, code);
-    }
     default:
       break;
+  }
+  if (const PackedFields fields = packed_fields(of.format.encoding); fields.width[0] != 0) {
+    uint code = 0;
+    for (int i = 0; i < 4; ++i) {
+      if (fields.width[i] != 0) {
+        code |= unorm_code(texel.c[i], fields.width[i]) << fields.offset[i];
+      }
+    }
+    if (of.format.bytes == 2) return set_value_at(to, ushort(code));
+    return set_value_at(to, code);
   }
   for (uint i = 0; i < of.format.channels; ++i) {
     const float value = stored_at(of.format, texel, i);

@@ -70,7 +70,7 @@ MSL_INLINE float in_texels(float at, int size, abi::u64 sampler, int axis) {
   const abi::AddressMode mode = address_mode(sampler, axis);
   if (mode == abi::AddressMode::kRepeat) at -= __builtin_floorf(at);
   if (mode == abi::AddressMode::kMirroredRepeat) at -= 2.0f * __builtin_floorf(at * 0.5f);
-  return finite(at) * float(size);
+  return product(finite(at), float(size));
 }
 
 // ---- cubes --------------------------------------------------------------------------------------
@@ -166,8 +166,8 @@ MSL_INLINE LevelPlace on_level(const abi::Texture& of, uint number, abi::u64 sam
   if (is_cube(of.kind)) {
     const FacePlace face = face_of(finite(place.at[0]), finite(place.at[1]), finite(place.at[2]));
     found.slice += face.face;
-    found.at[0] = (finite(face.s) + 1.0f) * 0.5f * float(sizes[0]);
-    found.at[1] = (finite(face.t) + 1.0f) * 0.5f * float(sizes[1]);
+    found.at[0] = product((finite(face.s) + 1.0f) * 0.5f, float(sizes[0]));
+    found.at[1] = product((finite(face.t) + 1.0f) * 0.5f, float(sizes[1]));
     return found;
   }
   for (int axis = 0; axis < axes_of(of.kind); ++axis) {
@@ -293,7 +293,7 @@ MSL_TEXTURE_FUNCTION Texel<float> linear_texel(const LevelPlace& place,
     if (weight == 0.0f) continue;  // a texel without weight has no part in the result, were it NaN
     Texel<float> texel = texel_at<float>(place, index);
     if (comparison != nullptr) texel.c[0] = compared(*comparison, texel.c[0]);
-    for (int c = 0; c < 4; ++c) sum.c[c] += weight * texel.c[c];
+    for (int c = 0; c < 4; ++c) sum.c[c] += product(weight, texel.c[c]);
   }
   return sum;
 }
@@ -322,15 +322,16 @@ MSL_INLINE float level_of_derivatives(const abi::Texture& of, abi::u64 sampler,
       int side = 0;
       for (int axis = 0; axis < 3; ++axis) {
         if (axis == major) continue;
-        steps[side++] = 0.5f * sizes[0] * (d[axis] * depth - at[axis] * rate) / (depth * depth);
+        const float change = product(d[axis], depth) - product(at[axis], rate);
+        steps[side++] = 0.5f * sizes[0] * change / (depth * depth);
       }
     }
     float sum = 0.0f;
-    for (int axis = 0; axis < axes; ++axis) sum += steps[axis] * steps[axis];
+    for (int axis = 0; axis < axes; ++axis) sum += product(steps[axis], steps[axis]);
     lengths[direction] = sum;
   }
   const float longer = lengths[0] > lengths[1] ? lengths[0] : lengths[1];
-  return 0.5f * __builtin_log2f(longer);
+  return float(0.5 * __builtin_log2(double(longer)));  // rounded once, on every target
 }
 
 MSL_INLINE float level_of_detail(const abi::Texture& of, abi::u64 sampler, const SamplePlace& place,
@@ -382,7 +383,9 @@ MSL_TEXTURE_FUNCTION Texel<V> sample_texture(const abi::Texture& of, abi::u64 sa
   Texel<V> texel = sample_level<V>(of, finer, is_linear, sampler, place, comparison);
   if (part != 0.0f) {
     const Texel<V> coarser = sample_level<V>(of, finer + 1, is_linear, sampler, place, comparison);
-    for (int c = 0; c < 4; ++c) texel.c[c] = V((1.0f - part) * texel.c[c] + part * coarser.c[c]);
+    for (int c = 0; c < 4; ++c) {
+      texel.c[c] = V(product(1.0f - part, float(texel.c[c])) + product(part, float(coarser.c[c])));
+    }
   }
   return texel;
 }

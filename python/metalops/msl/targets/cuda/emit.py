@@ -21,6 +21,7 @@ _HEAD = (
     "#include <msl/cuda/function_constants.h>\n"
 )
 _TENSORS = "#include <msl/tensors.h>\n#include <msl/cuda/indices.h>\n#include <msl/cuda/tensor_argument.h>\n"
+_TEXTURES = "#include <msl/cuda/texture_argument.h>\n"
 _LOGGING = "#include <msl/cuda/logging.h>\n"
 _MENTIONS_LOGS = re.compile(r"\bos_log")
 _MENTIONS_MATRICES = re.compile(r"\bsimdgroup_(?:matrix|(?:half|bfloat|float)8x8)\b")
@@ -46,7 +47,6 @@ def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> CudaCode:
     lines = LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources))
     with errors_at(lines):
         program = read_program(preprocessed, only, lines, is_for_gpus=True)
-        _leave_out_textures(program)
         rewritten, sites = rewrite_for_cuda(program)
         has_matrices = _MENTIONS_MATRICES.search(program.source.masked) is not None
         entries = Entries(rewritten, sites, has_matrices)
@@ -62,6 +62,7 @@ def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> CudaCode:
         lanes
         + notes
         + _HEAD
+        + (_TEXTURES if program.mentions_textures else "")
         + tensors
         + logging
         + accessors(rewritten.swizzles)
@@ -71,14 +72,6 @@ def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> CudaCode:
     return CudaCode(
         text, lines, runs, program, entries.table(), has_matrices, preprocessed.language
     )
-
-
-def _leave_out_textures(program: Program) -> None:
-    """Removes the kernels with textures and samplers, which this target lacks, from the library."""
-    for kernel in program.kernels:
-        for parameter in kernel.parameters:
-            if parameter.kind in ("texture", "sampler") and not kernel.unsupported:
-                kernel.unsupported = f"parameter {parameter.name or ''} ({parameter.kind})"
 
 
 def _staging_bytes(program: Program, sites: Sites) -> int:

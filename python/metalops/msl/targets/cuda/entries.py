@@ -17,18 +17,20 @@ _SUPPORT = names.SUPPORT
 _NUMBERS = re.compile(
     r"(?:\b(?:constant|const)\b|\s)*(?:bool|half|float|u?(?:char|short|int|long))[234]?(?:\s|\bconst\b)*\*"
 )
+HANDLES = ("texture", "sampler")
 _OF_THE_GRID = {"thread_position_in_grid", "threads_per_grid", "grid_size", "grid_origin"}
 
 
 class Entry(NamedTuple):
-    """The entry points of a kernel. arguments: the kinds of those in buffers and threadgroup memory, in order:
+    """The entry points of a kernel. arguments: the kinds of those that are no builtins, in order:
     "pointer", "numbers" (a pointer to constant numbers, which may be passed with the launch), "value" (a reference to
-    constant memory), "reference", "tensor" (of a type that may be a tensor by a handle, or an alias of a pointer) or
-    "threadgroup". is_fast: true if the arguments can be passed one by one. is_free: true if threads cannot tell which
+    constant memory), "reference", "tensor" (of a type that may be a tensor by a handle, or an alias of a pointer),
+    "threadgroup", "texture" or "sampler". handles: the names and types of textures and samplers. is_fast: true if the arguments can be passed one by one. is_free: true if threads cannot tell which
     group they are in, so that groups may have any size."""
 
     number: int
     arguments: tuple[str, ...]
+    handles: tuple[tuple[str, str], ...]
     is_fast: bool
     is_free: bool
 
@@ -55,8 +57,8 @@ def _is_numbers(parameter: Parameter) -> bool:
 
 
 def _kind(parameter: Parameter) -> str:
-    if parameter.kind == "threadgroup":
-        return "threadgroup"
+    if parameter.kind != "buffer":
+        return parameter.kind
     if _is_value(parameter):
         return "value"
     if not parameter.is_pointer:
@@ -80,6 +82,7 @@ class Entries:
             i.name: Entry(
                 number,
                 tuple(_kind(p) for p in i.kernel.parameters if p.kind != "builtin"),
+                tuple((p.name or "", p.type) for p in i.kernel.parameters if p.kind in HANDLES),
                 _is_fast(i.kernel),
                 self._is_free(i),
             )
@@ -92,7 +95,8 @@ class Entries:
             not self.rewritten.calls.synchronises(instance)
             and not kernel.threadgroup_variables
             and all(
-                p.kind == "buffer" or (p.kind == "builtin" and p.attribute in _OF_THE_GRID)
+                p.kind in ("buffer", *HANDLES)
+                or (p.kind == "builtin" and p.attribute in _OF_THE_GRID)
                 for p in kernel.parameters
             )
         )
@@ -121,6 +125,7 @@ class Entries:
         bounds = f"__launch_bounds__(({limit} + 31) / 32 * 32) " if kernel.max_threads else ""
         facts = [limit]
         tensors = []
+        handles, entries = [], ["0"]
         for position, p in enumerate(kernel.parameters):
             kind = f"{types}::parameter<{position + takes_site}>"
             if p.kind == "builtin":
@@ -128,6 +133,12 @@ class Entries:
                 values.append(value)
                 apart.append(("", value))
                 brought.append(("", value))
+                continue
+            if p.kind in HANDLES:
+                values.append(f"{_SUPPORT}::handle<{kind}>(msl_launch, {' + '.join(entries)})")
+                entries.append(f"{_SUPPORT}::entries_of<{kind}>")
+                is_on = "1" if p.switch is None else f"bool({p.switch})"
+                handles.append(f"{{{p.index}, {is_on}, {_SUPPORT}::texture_argument<{kind}>}}")
                 continue
             if _kind(p) == "tensor" and self.program.has_tensors:
                 tensors.append(f"::msl::msl_impl::tensor_argument_of<{kind}>")
@@ -147,10 +158,8 @@ class Entries:
                 brought.append((numbers, f"{_SUPPORT}::brought<{kind}>({name})"))
             else:
                 brought.append(apart[-1])
-        declared = ""
-        if tensors:
-            kind = f"{names.ABI}::TensorArgument"
-            declared = f'extern "C" __device__ const {kind} msl_tensors_{number}[] = {{{", ".join(tensors)}}};\n'
+        declared = _table("TensorArgument", f"msl_tensors_{number}", tensors)
+        declared += _table("HandleArgument", f"msl_handles_{number}", handles)
         text = f"""{text_of_limit}typedef {_SUPPORT}::signature<{signature}> {types};
 extern "C" __device__ const {names.ABI}::u32 msl_facts_{number}[] = {{{", ".join(facts)}}};
 {declared}extern "C" __global__ void {bounds}msl_kernel_{number}(const __grid_constant__ {names.ABI}::Launch msl_launch) {{
@@ -196,6 +205,13 @@ extern "C" __device__ const {names.ABI}::u32 msl_facts_{number}[] = {{{", ".join
         whole = f"msl_place.site.mask == {names.ABI}::Site{{}}.mask"
         every, some = call(f"{names.ABI}::Site{{}}"), call("msl_place.site")
         return f"  if ({whole}) {{\n    {every}\n  }} else {{\n    {some}\n  }}\n"
+
+
+def _table(kind: str, name: str, rows: list[str]) -> str:
+    """Returns the declaration of a table that the host reads; empty without rows."""
+    if not rows:
+        return ""
+    return f'extern "C" __device__ const {names.ABI}::{kind} {name}[] = {{{", ".join(rows)}}};\n'
 
 
 def _entry_with(passed: list[tuple[str, str]], name: str, call: str, is_line: bool) -> str:

@@ -30,9 +30,6 @@ _HEAD = "#include <msl/metal.h>\n#include <msl/host/launch.h>\n"
 _TEXTURES = "#include <msl/texture_argument.h>\n"
 _TABLES = "#include <msl/host/function_table.h>\n"
 _TENSORS = "#include <msl/tensors.h>\n#include <msl/host/tensor_argument.h>\n"
-_MENTIONS_TEXTURES = re.compile(
-    r"\b(?:texture(?:\dd|cube|_buffer)|depth(?:2d|cube)|sampler\b|access\b)"
-)
 # The number of characters that the kernels of a program need, each by itself, above which they are compiled on demand.
 # For half of it a compiler took 3.5 s (loops over the grid) to 4.5 s (group loops); to check a program and compile one of
 # its kernels takes 1 to 3 s.
@@ -91,7 +88,7 @@ def emit(
         body, runs = rewritten.edits.apply()
         pieces = list(thunks.pieces(parts, preprocessed.language))
 
-    head = _HEAD + (_TEXTURES if _MENTIONS_TEXTURES.search(program.source.masked) else "")
+    head = _HEAD + (_TEXTURES if program.mentions_textures else "")
     head += _TENSORS if program.has_tensors else ""
     head += _TABLES if "visible_function_table" in program.source.identifiers else ""
     if "group" in {engine for engine, _ in engines.values()}:

@@ -78,6 +78,9 @@ MSL_INLINE constexpr float absolute(float x) {
 #define __builtin_ilogbf ::ilogbf
 #define __builtin_ldexpf ::ldexpf
 #define __builtin_nextafterf ::nextafterf
+#define __builtin_log2 ::log2
+#define __builtin_memcpy ::memcpy
+#define __builtin_pow ::pow
 #define __builtin_powf ::powf
 #define __builtin_rintf ::rintf
 #define __builtin_roundf ::roundf

@@ -12,6 +12,7 @@
 namespace msl::abi {
 
 constexpr u32 kMaxBuffers = 31;
+constexpr u32 kHandleTable = kMaxBuffers;  // the buffer after them (msl/cuda/texture_argument.h)
 constexpr u32 kInlineBytes = 1024;
 constexpr u32 kNumbersBytes = 128;  // a size or stride for each of 16 dimensions
 
@@ -26,7 +27,7 @@ struct Launch {
   Extent extent;
   u32 inlined;  // bit per buffer whose contents come with the launch, in `bytes`
   u32 threadgroup_offsets[kMaxBuffers];
-  u64 buffers[kMaxBuffers];  // addresses, or offsets in `bytes`
+  u64 buffers[kMaxBuffers + 1];  // addresses, or offsets in `bytes`
   alignas(16) u8 bytes[kInlineBytes];
 };
 
