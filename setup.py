@@ -91,6 +91,7 @@ def extensions() -> list:
     of_plans = find("csrc/plans/**/*.cpp")
     sources = [
         *find("csrc/distributed/*.cpp", "csrc/ops/**/*.mm", "csrc/python/*.cpp"),
+        *([] if software_device() else find("csrc/macos/*.cpp")),
         *of_plans,
         *find("kernels/**/*.metal"),
     ]

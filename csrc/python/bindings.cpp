@@ -8,6 +8,9 @@
 #include <pybind11/stl.h>
 
 #include <csrc/python/functor.h>
+#ifdef __APPLE__
+#include <csrc/macos/textured_kernel.h>
+#endif
 
 namespace py = pybind11;
 
@@ -64,4 +67,7 @@ PYBIND11_MODULE(_C, m) {
         "A function that calls the operator `name` (\"metalops::...\") like a built-in one; see "
         "<metalops/python_call.h>.");
   metalops::bind_functor(m);
+#ifdef __APPLE__
+  metalops::bind_textured_kernel(m);
+#endif
 }

@@ -27,7 +27,6 @@ namespace metalops {
 namespace {
 
 namespace py = pybind11;
-using at::native::mps::DynamicMetalShaderLibrary;
 using at::native::mps::MetalKernelFunction;
 using at::native::mps::MetalShaderLibrary;
 using c10::ScalarType;
@@ -36,12 +35,6 @@ using pointwise::Result;
 using Scalars = c10::ArrayRef<c10::Scalar>;
 
 constexpr auto kTypes = static_cast<size_t>(ScalarType::NumOptions);
-
-// A compiled library, as Python holds it.
-struct ShaderLibrary {
-  explicit ShaderLibrary(const std::string& source) : library(source) {}
-  DynamicMetalShaderLibrary library;
-};
 
 // Rethrows a Python exception as torch's own, which may cross threads that do not hold the GIL.
 [[noreturn]] void raise_as_torch(py::error_already_set& error) {

@@ -54,12 +54,13 @@ class Toolchain:
         return result.stderr if result.returncode or result.stderr.strip() else ""
 
     def link(self, objects: Sequence[str], output: str, library_folder: str) -> list[str]:
-        """The undefined symbols, Python's own left out: they are found in the interpreter."""
+        """The undefined symbols, without those that are found when the module is loaded: Python's, and those of the
+        runtime of Objective-C, which Zig does not carry."""
         command = [*self._link, *objects, "-o", output, f"-L{library_folder}"]
         command += [f"-l{name}" for name in LIBRARIES]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         undefined = re.findall(r"undefined symbol:? (\S+(?: .*)?)", result.stderr)
-        missing = [x for x in undefined if not re.match(r"_?_?Py", x)]
+        missing = [x for x in undefined if not re.match(r"_?(?:_?Py|objc_|sel_)", x)]
         if result.returncode and not undefined:
             missing.append(result.stderr.strip())
         return missing
@@ -106,7 +107,7 @@ def host_sources(folder: str, include_dirs: list[str]) -> list[str]:
     """What a macOS build compiles: the files of the tree and those that the build helper generates."""
     from metalops.build import metal_sources, runtime
 
-    patterns = ("distributed/*.cpp", "ops/**/*.mm", "plans/**/*.cpp", "python/*.cpp")
+    patterns = ("distributed/*.cpp", "macos/*.cpp", "ops/**/*.mm", "plans/**/*.cpp", "python/*.cpp")
     listed = [
         path
         for pattern in patterns

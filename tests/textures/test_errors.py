@@ -4,9 +4,6 @@ import metalops
 import pytest
 import torch
 from metalops import debug
-from metalops._shaders.compile import by_definition
-from metalops._shaders.declared import of_source
-from metalops.msl import runtime_options
 
 SOURCE = """#include <metal_stdlib>
 using namespace metal;
@@ -172,16 +169,3 @@ def test_traces_reject_textures(tmp_path):
         pytest.raises(NotImplementedError, match="which traces do not record"),
     ):
         library.copy(image, image, metalops.sampler(), threads=(4, 4), group_size=(4, 4))
-
-
-@pytest.mark.full
-def test_macs_reject_kernels_with_textures(monkeypatch):
-    class Compiled:
-        copy = plain = None
-
-    monkeypatch.setattr(torch.mps, "compile_shader", lambda text: Compiled())
-    declared = of_source(SOURCE, runtime_options(310))
-    shader = by_definition(SOURCE, declared, {}, {})
-    with pytest.raises(NotImplementedError, match="argument 'in' is a texture or a sampler"):
-        _ = shader.copy
-    assert shader.plain is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
@@ -14,6 +15,7 @@ from .. import msl
 from ..msl.source import languages
 from .declared import Declared, of_source, preprocessed
 from .definitions import define
+from .textured import TexturedKernel
 from .values import Value
 
 # A source without these words declares nothing to give values to.
@@ -73,8 +75,8 @@ def compile_shader(
 
     Raises:
         SyntaxError: the source is not valid Metal; with the line and column.
-        NotImplementedError: at the attribute of a kernel: on a Mac it takes tensors by handles, textures or samplers,
-            which torch does not pass there.
+        NotImplementedError: at the attribute of a kernel: on a Mac it takes tensors by handles, which torch does not
+            pass there.
         ValueError: the source has no such constant or no such threadgroup argument; a value does not fit; too many
             bytes; an unknown language. At the attribute of a kernel: a value or a size that it needs is missing.
         TypeError: a value of another type than its constant.
@@ -113,7 +115,9 @@ def by_definition(
 ) -> Shader:
     """Compiles with constants and memory written into the text: for torch's own Metal runtime, which cannot be given
     them otherwise."""
-    library = torch.mps.compile_shader(define(source, declared, values, sizes))
+    text = define(source, declared, values, sizes)
+    library = torch.mps.compile_shader(text)
+    textured = functools.cache(lambda: _textured_library(text))
 
     def kernel(name: str):
         for argument in declared.handles.get(name, ()):
@@ -121,13 +125,25 @@ def by_definition(
                 f"kernel {name!r}: argument {argument!r} is a tensor, which torch cannot pass to a kernel on a Mac; pass a pointer, "
                 "and make the tensor of it in the kernel (tensor_inline)"
             )
-        for argument in declared.textures.get(name, ()):
-            raise NotImplementedError(
-                f"kernel {name!r}: argument {argument!r} is a texture or a sampler, which torch cannot pass to a kernel on a Mac"
-            )
-        return getattr(library, name)
+        arguments = declared.textures_of(name, values)
+        if not arguments:
+            return getattr(library, name)
+        for argument in arguments:
+            if argument.index < 0:
+                raise NotImplementedError(
+                    f"kernel {name!r}: the index of argument {argument.name!r} must be written as a number on a Mac"
+                )
+        return TexturedKernel(textured()(name), name, arguments)
 
     return Shader(declared, values, sizes, lambda: dir(library), kernel)
+
+
+def _textured_library(text: str) -> Callable[[str], object]:
+    """Returns what makes the launchers of kernels with textures and samplers, by name."""
+    from .. import _C
+
+    library = _C.ShaderLibrary(text)
+    return lambda name: _C.TexturedKernel(library, name)
 
 
 def _on_software_device(

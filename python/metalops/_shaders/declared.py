@@ -8,10 +8,11 @@ import functools
 import operator
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .. import msl
-from ..msl.analysis.program import Program, declared_identifier
+from .._textures.argument import HandleArgument, texture_argument
+from ..msl.analysis.program import Parameter, Program, declared_identifier
 from ..msl.source.preprocess import Preprocessed
 from .values import Value, bytes_of
 
@@ -46,13 +47,13 @@ class Declared:
     """The function constants and threadgroup arguments of a source. constants: in order. needed: by kernel, the names
     of the constants without which it is not complete. memory: by kernel, the indices of its threadgroup arguments, and
     their names. handles: by kernel, the arguments that are tensors. textures: by kernel, those that are textures and
-    samplers."""
+    samplers, with what switches them on, as written, or None."""
 
     constants: list[Constant] = field(default_factory=list)
     needed: dict[str, list[str]] = field(default_factory=dict)
     memory: dict[str, dict[int, str]] = field(default_factory=dict)
     handles: dict[str, list[str]] = field(default_factory=dict)
-    textures: dict[str, list[str]] = field(default_factory=dict)
+    textures: dict[str, list[tuple[HandleArgument, str | None]]] = field(default_factory=dict)
 
     def values(self, given: Mapping[int | str, Value] | None) -> dict[int, bytes]:
         """Returns the bytes of the values of constants, given by index or name, by index.
@@ -115,6 +116,17 @@ class Declared:
                 )
         return sizes
 
+    def textures_of(self, kernel: str, values: Mapping[int, bytes]) -> list[HandleArgument]:
+        """Returns the textures and samplers of a kernel. values: of constants, by index."""
+        given = {c.name: values.get(c.index, b"") for c in self.constants}
+        # A switch that is more than a constant's name has an unknown value, so that nothing need be bound.
+        return [
+            argument
+            if switch is None or any(given.get(switch.strip(), b""))
+            else replace(argument, is_on=False)
+            for argument, switch in self.textures.get(kernel, ())
+        ]
+
     def check_complete(self, kernel: str, values: Collection[int], sizes: Collection[int]) -> None:
         """Raises ValueError if a kernel needs a constant or threadgroup memory that was not given."""
         for constant in self.constants:
@@ -168,13 +180,19 @@ def of_program(program: Program) -> Declared:
             if parameter.kind == "buffer" and _HANDLE.match(parameter.type)
         ]
         found.textures[instance.name] = [
-            parameter.name or ""
+            (_handle(parameter), parameter.switch)
             for parameter in instance.kernel.parameters
             if parameter.kind in ("texture", "sampler")
         ]
     if found.constants:
         _find_needed(program, found, initialisers)
     return found
+
+
+def _handle(parameter: Parameter) -> HandleArgument:
+    index = number_in(parameter.index)
+    named = parameter.name or "", parameter.type, -1 if index is None else index
+    return texture_argument(*named) if parameter.kind == "texture" else HandleArgument(*named)
 
 
 def _find_needed(program: Program, found: Declared, initialisers: dict[str, set[str]]) -> None:

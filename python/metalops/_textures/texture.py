@@ -51,6 +51,7 @@ class Texture:
             level.check_follows(first, number)
         self.pixel_format = format.pixel_format
         self.usage = format.usage
+        self.row_bytes = first.row_bytes
         self.component = format.component
         layers = self.array_size * first.extent("faces")
         # How many bytes after the first texel of each level its last one ends.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-import struct
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor
 
+from .._shaders.arguments import bytes_of, cast_of
 from .._shaders.values import Value
 from .._textures import Sampler, Texture
 from ..msl.source import languages
@@ -16,17 +14,6 @@ from . import device, errors
 from .function import USUAL_GROUP, group_within
 from .library import Library
 from .texture_argument import tensors_of
-
-_LONG = struct.Struct("q").pack
-_FLOAT = struct.Struct("f").pack
-_CASTS = {
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-    "int32": torch.int32,
-    "int16": torch.int16,
-    "int8": torch.int8,
-    "uint8": torch.uint8,
-}
 
 
 class Shader:
@@ -108,7 +95,7 @@ class Kernel:
         buffers = [
             arg
             if arg is None or isinstance(arg, Tensor)
-            else _bytes(arg, arg_casts and _cast(arg_casts, index))
+            else bytes_of(arg, arg_casts and cast_of(arg_casts, index), _address)
             for index, arg in enumerate(args)
         ]
         if error_buf_idx is not None:
@@ -142,40 +129,10 @@ class Kernel:
         return group_within(threads, left)
 
 
-def _cast(casts: str | Mapping[int, str], index: int) -> str | None:
-    if isinstance(casts, str):
-        return casts
-    if isinstance(casts, Mapping):
-        return casts.get(index)
-    raise TypeError(f"Unexpected caster arg type {type(casts).__name__}")
-
-
-def _bytes(value: object, cast: str | None) -> bytes:
-    if cast is None:
-        if type(value) is int:
-            return _LONG(value)
-        if type(value) is float:
-            return _FLOAT(value)
-    values = list(value) if isinstance(value, (list, tuple)) else [value]
-    if not values:
-        raise RuntimeError("Empty list/tuple can not be an argument to metal kernel")
-    if all(isinstance(v, Tensor) for v in values):
-        if any(v.device.type != "cuda" for v in values):
-            raise RuntimeError("a list of tensors has one that is not on a GPU")
-        return struct.pack(f"{len(values)}Q", *(v.data_ptr() for v in values))
-    if not all(isinstance(v, (int, float)) for v in values):
-        raise TypeError(f"Unsupported argument type {type(values[0]).__name__}")
-    if cast is None:
-        kind = "q" if isinstance(values[0], int) else "f"
-        return struct.pack(f"{len(values)}{kind}", *values)
-    if cast not in _CASTS:
-        raise RuntimeError(f"Unsupported cast instruction {cast}")
-    # C++ conversion: integers wrap around, fractions are truncated.
-    dtype = _CASTS[cast]
-    if not dtype.is_floating_point:
-        values = [math.trunc(v) for v in values]
-        return torch.tensor(values, dtype=torch.int64).to(dtype).numpy().tobytes()
-    return torch.tensor(values, dtype=torch.float64).to(dtype).view(torch.int16).numpy().tobytes()
+def _address(tensor: Tensor) -> int:
+    if tensor.device.type != "cuda":
+        raise RuntimeError("a list of tensors has one that is not on a GPU")
+    return tensor.data_ptr()
 
 
 def compile_shader(

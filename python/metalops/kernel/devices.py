@@ -32,10 +32,15 @@ def place_of(values: Iterable[object], device: torch.device | None = None) -> to
     return device
 
 
-def shader_compiler(device: torch.device) -> Callable[[str], object]:
-    """Returns the compiler of Metal text for a device, with the interface of torch.mps.compile_shader."""
+def shader_compiler(device: torch.device, has_textures: bool = False) -> Callable[[str], object]:
+    """Returns the compiler of Metal text for a device, with the interface of torch.mps.compile_shader. has_textures: true
+    if kernels take textures or samplers."""
     if device.type == "cuda":
         from ..cuda import compile_shader
+
+        return compile_shader
+    if has_textures:  # which a Mac's torch does not pass to kernels
+        from .._shaders.compile import compile_shader
 
         return compile_shader
     return torch.mps.compile_shader

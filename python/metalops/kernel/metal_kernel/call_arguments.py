@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -128,14 +127,10 @@ def scalar_dtype(owner: str, name: str, value: Scalar) -> torch.dtype:
 
 
 def _check_handle(owner: str, name: str, value: Texture | Sampler) -> None:
-    """Raises RuntimeError for a texture on another device, NotImplementedError on a Mac, whose torch binds none."""
+    """Raises RuntimeError for a texture on another device."""
     if isinstance(value, Texture) and value.device.type not in DEVICES:
         raise RuntimeError(
             f"{owner}: input {name!r} must be a texture of mps or cuda tensors, but is on {value.device}"
-        )
-    if sys.platform == "darwin":
-        raise NotImplementedError(
-            f"{owner}: input {name!r} is a texture or a sampler, which torch cannot pass to a kernel on a Mac"
         )
 
 

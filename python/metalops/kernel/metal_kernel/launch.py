@@ -120,7 +120,8 @@ def _kernel(call: _Call, device: torch.device) -> Callable | None:
     ]
     if 0 in arguments.grid or not any(written):
         return None
-    library = compile_library(definition.owner, call.text, shader_compiler(device))
+    has_textures = any(described.handle for described in call.described)
+    library = compile_library(definition.owner, call.text, shader_compiler(device, has_textures))
     kernel = getattr(library, definition.function)
     grid = arguments.grid
     group = tuple(min(pair) for pair in zip(arguments.threadgroup, grid, strict=True))

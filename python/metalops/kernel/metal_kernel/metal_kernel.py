@@ -171,7 +171,7 @@ class MetalKernel:
 
         Args:
             inputs: mps or cuda tensors, or Python scalars: a bool is a bool in Metal, an int an int (int64 beyond 32 bits), a
-                float a float, a complex number a complex64_t. Not on a Mac: what metalops.texture and metalops.sampler make, to sample and read, without gradients. After them the tensors of inout_names.
+                float a float, a complex number a complex64_t. Also what metalops.texture and metalops.sampler make, to sample and read, without gradients. After them the tensors of inout_names.
             output_shapes: one shape for each output.
             output_dtypes: one dtype for each output.
             grid: the number of threads in x, y and z. With a zero nothing runs.
@@ -191,7 +191,8 @@ class MetalKernel:
                 kernel's limit), more than 31 buffers, tensors that cannot be written in place.
             TypeError: values of a wrong type; dtypes that Metal has no type for.
             RuntimeError: tensors on other devices.
-            NotImplementedError: textures and samplers on a Mac, in torch.compile, or with gradients.
+            NotImplementedError: textures and samplers in torch.compile or with gradients; textures that a Mac does not make of
+                a buffer.
             SyntaxError: the Metal text does not compile; it counts lines from the first of source or header.
         """
         if device is not None:
