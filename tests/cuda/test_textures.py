@@ -8,7 +8,7 @@ import struct
 import metalops
 import pytest
 import torch
-from metalops._textures.texture import KINDS
+from metalops._textures.layout import KINDS
 from metalops.cuda import compile_shader
 from metalops.cuda.library import Library
 

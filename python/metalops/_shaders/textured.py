@@ -9,7 +9,6 @@ from torch import Tensor
 
 from .._textures import Sampler, Texture
 from .._textures.argument import ACCESSES, HandleArgument, bound
-from .._textures.formats import FORMATS
 from .arguments import bytes_of, cast_of
 
 # MTLTextureUsage, by msl::abi::TextureAccess.
@@ -99,7 +98,7 @@ def described(texture: Texture, usage: int) -> tuple:
         raise NotImplementedError(
             f"on a Mac a texture over a tensor has one level, but got one of {len(texture.levels)}"
         )
-    format = FORMATS[texture.format]
+    format = texture.layout.format
     if format.is_depth:
         raise NotImplementedError(
             f"on a Mac a texture over a tensor has no depth format, but got one of {format.name}; r32float has the same numbers"
@@ -110,7 +109,7 @@ def described(texture: Texture, usage: int) -> tuple:
         texture.kind == "buffer",
         texture.width,
         texture.height,
-        texture.row_bytes,
+        texture.layout.levels[0].row_bytes,
         format.bytes,
         usage,
     )

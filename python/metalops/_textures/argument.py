@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .formats import READ_WRITE, WRITE
+from .layout import KINDS
 from .sampler import Sampler
-from .texture import KINDS, Texture
+from .texture import Texture
 
 ACCESSES = ("sample", "read", "write", "read_write")  # msl::abi::TextureAccess, in order
 _WRITTEN, _READ_AND_WRITTEN = 2, 3
@@ -43,19 +44,19 @@ class HandleArgument:
         return self.index + max(self.count, 1) - 1
 
 
-def texture_argument(name: str, type_: str, index: int) -> HandleArgument:
+def texture_argument(name: str, type_: str, index: int, is_on: bool = True) -> HandleArgument:
     """Returns a texture parameter as its text shows it."""
     array = _ARRAY.search(type_)
     count = int(array[1]) if array else 1
     match = _TYPE.search(type_)
     if match is None:  # an alias
-        return HandleArgument(name, type_, index, count=count)
+        return HandleArgument(name, type_, index, is_on, count=count)
     access = _ACCESS.search(match["rest"])
     return HandleArgument(
         name,
         type_,
         index,
-        True,
+        is_on,
         KINDS.index(match["kind"]) if match["kind"] in KINDS else -1,
         _COMPONENT_OF.get(match["component"], -1),
         ACCESSES.index(access[1]) if access and access[1] in ACCESSES else 0,
@@ -66,10 +67,11 @@ def texture_argument(name: str, type_: str, index: int) -> HandleArgument:
 def bound(
     kernel: str,
     arguments: Sequence[HandleArgument],
-    textures: Sequence[Texture],
-    samplers: Sequence[Sampler],
+    textures: Sequence[Texture | None],
+    samplers: Sequence[Sampler | None],
 ) -> Iterator[tuple[HandleArgument, Texture | Sampler | None]]:
-    """Yields what is bound to each texture and sampler of a kernel, in order; None to one that is switched off.
+    """Yields what is bound to each texture and sampler of a kernel, in order; None to one that is switched off. textures,
+    samplers: by their indices.
 
     Raises RuntimeError if one is missing, if there is one that the kernel does not have, or if the storage of a texture
     has become too small; TypeError for a texture of another kind or other components, or of a format that kernels cannot
@@ -82,39 +84,38 @@ def bound(
     for argument in arguments:
         what, values = ("sampler", samplers) if argument.count == 0 else ("texture", textures)
         for index in range(argument.index, argument.last + 1):
-            if index < len(values):
-                value = values[index]
-                if isinstance(value, Texture):
-                    _check(kernel, argument, index, value)
-                yield argument, value
-            elif argument.is_on:
+            value = values[index] if index < len(values) else None
+            if value is None and argument.is_on:
                 raise RuntimeError(
                     f"Metal kernel '{kernel}': nothing is bound to {what} {index} ('{argument.type} {argument.name}')"
                 )
-            else:
-                yield argument, None
+            if isinstance(value, Texture):
+                _check(kernel, argument, index, value)
+            yield argument, value
 
 
 def _check(kernel: str, argument: HandleArgument, index: int, texture: Texture) -> None:
     owner = (
         f"Metal kernel '{kernel}': argument '{argument.name}' (texture {index}, '{argument.type}')"
     )
-    if argument.kind not in (-1, texture.kind_number):
+    if argument.kind not in (-1, texture.layout.kind_number):
         raise TypeError(
             f"{owner} takes a texture of kind '{KINDS[argument.kind]}', but got one of kind '{texture.kind}'"
         )
-    if argument.component not in (-1, texture.component):
-        wanted, got = (_COMPONENTS[c] for c in (argument.component, texture.component))
+    if argument.component not in (-1, texture.layout.format.component):
+        wanted, got = (
+            _COMPONENTS[c] for c in (argument.component, texture.layout.format.component)
+        )
         raise TypeError(
             f"{owner} has {wanted} components, but the format of the texture has {got} ones"
         )
-    if argument.access == _WRITTEN and not texture.usage & WRITE:
+    if argument.access == _WRITTEN and not texture.layout.format.usage & WRITE:
         raise TypeError(f"{owner} is written, but kernels cannot write the format of the texture")
-    if argument.access == _READ_AND_WRITTEN and not texture.usage & READ_WRITE:
+    if argument.access == _READ_AND_WRITTEN and not texture.layout.format.usage & READ_WRITE:
         raise TypeError(
             f"{owner} has access::read_write, which the format of the texture does not have"
         )
-    for number, (tensor, end) in enumerate(zip(texture.levels, texture.ends, strict=True)):
+    for number, (tensor, end) in enumerate(zip(texture.levels, texture.layout.ends, strict=True)):
         offset = tensor.storage_offset() * tensor.element_size()
         if offset + end > tensor.untyped_storage().nbytes():
             raise RuntimeError(

@@ -45,6 +45,12 @@ class Format:
         return self.name.startswith("depth")
 
     @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of a new tensor with such texels: unsigned if both are possible, except for signed components."""
+        is_signed = self.component == 1 or "snorm" in self.name
+        return sorted(self.dtypes, key=lambda dtype: dtype.is_signed is not is_signed)[0]
+
+    @property
     def component(self) -> int:
         """The number of the msl::abi::TextureComponent that kernels have for it: float, int or uint."""
         return 2 if self.name.endswith("uint") else int(self.name.endswith("sint"))

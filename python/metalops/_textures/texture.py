@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 
 import torch
 
 from .formats import Format, format_named, format_of
+from .layout import KINDS, MOST_LEVELS, Layout, LevelLayout
 
 # The dimensions of a tensor before its channels, by the kind of texture, in the order of msl::abi::TextureKind.
 _DIMENSIONS = {
@@ -20,79 +20,41 @@ _DIMENSIONS = {
     "cube_array": ("elements", "faces", "height", "width"),
     "buffer": ("width",),
 }
-KINDS = tuple(_DIMENSIONS)
-_HEAD = struct.Struct("<I4B4I")  # msl::abi::Texture without its levels
-_LEVEL = struct.Struct("<3Q4I")  # msl::abi::TextureLevel
 _LARGEST = {"width": 16384, "height": 16384, "depth": 2048, "elements": 2048}  # of Apple's GPUs
 _LARGEST_BUFFER = 1 << 28  # texels of a texture buffer
-_MOST_LEVELS = 15
 
 
 class Texture:
     """A texture over tensors, made by metalops.texture.
 
     levels: the tensors, one for each level. format and kind: as metalops.texture takes them. width, height, depth and
-    array_size: of the first level, in texels; 1 for what the kind does not have.
+    array_size: of the first level, in texels; 1 for what the kind does not have. layout: where its texels are.
     """
 
-    def __init__(self, levels: tuple[torch.Tensor, ...], format: Format, kind: str):
+    def __init__(self, levels: tuple[torch.Tensor, ...], layout: Layout):
         self.levels = levels
-        self.kind = kind
-        self.format = format.name
-        sizes = [_Level(tensor, format, kind) for tensor in levels]
-        first = sizes[0]
-        self.width, self.height, self.depth = (
-            first.extent("width"),
-            first.extent("height"),
-            first.extent("depth"),
-        )
-        self.array_size = first.extent("elements")
-        for number, level in enumerate(sizes):
-            level.check_follows(first, number)
-        self.pixel_format = format.pixel_format
-        self.usage = format.usage
-        self.row_bytes = first.row_bytes
-        self.component = format.component
-        layers = self.array_size * first.extent("faces")
-        # How many bytes after the first texel of each level its last one ends.
-        self.ends = tuple(level.end(layers, format.bytes) for level in sizes)
+        self.layout = layout
+        self.kind = layout.kind
+        self.format = layout.format.name
+        self.pixel_format = layout.format.pixel_format
+        first = layout.levels[0]
+        self.width, self.height, self.depth = first.width, first.height, first.depth
+        self.array_size = layout.layers // (6 if self.kind.startswith("cube") else 1)
         # msl::abi::Texture without the addresses of its levels.
-        self.description = _HEAD.pack(
-            KINDS.index(kind),
-            format.encoding,
-            format.channels,
-            format.order,
-            format.bytes,
-            layers,
-            len(levels),
-            format.usage,
-            0,
-        ) + b"".join(level.packed() for level in sizes)
+        self.description = layout.described([0] * len(levels))
 
     @property
     def device(self) -> torch.device:
         return self.levels[0].device
 
-    @property
-    def kind_number(self) -> int:
-        """The number of its msl::abi::TextureKind."""
-        return KINDS.index(self.kind)
-
-    def description_at(self, addresses: Sequence[int]) -> bytes:
-        """Returns msl::abi::Texture with the levels that exist, at these addresses."""
-        described = bytearray(self.description)
-        for number, address in enumerate(addresses):
-            struct.pack_into("<Q", described, _HEAD.size + _LEVEL.size * number, address)
-        return bytes(described)
+    def described(self) -> bytes:
+        """Returns msl::abi::Texture with the levels that exist, at their addresses."""
+        return self.layout.described([level.data_ptr() for level in self.levels])
 
     @property
     def parameter(self) -> str:
         """The type of a kernel's parameter that takes the texture to sample and read it."""
-        is_depth = format_named(self.format).is_depth
-        component = ("float", "int", "uint")[self.component]
-        if self.kind == "buffer":
-            return f"texture_buffer<{component}, access::read>"
-        return f"{'depth' if is_depth else 'texture'}{self.kind}<{component}, access::sample>"
+        return self.layout.parameter("read" if self.kind == "buffer" else "sample")
 
     def __repr__(self) -> str:
         size = " x ".join(
@@ -186,22 +148,14 @@ class _Level:
                     f"level {number} of the texture must have {name} {wanted}, but has {self.sizes[name]}"
                 )
 
-    def end(self, layers: int, texel_bytes: int) -> int:
-        """Returns how many bytes after the first texel the last one ends."""
-        slices = layers * self.extent("depth")
-        rows = (slices - 1) * self.slice_bytes + (self.extent("height") - 1) * self.row_bytes
-        return rows + self.sizes["width"] * texel_bytes
-
-    def packed(self) -> bytes:
-        """Returns msl::abi::TextureLevel without an address."""
-        return _LEVEL.pack(
-            0,
-            self.row_bytes,
-            self.slice_bytes,
+    @property
+    def layout(self) -> LevelLayout:
+        return LevelLayout(
             self.extent("width"),
             self.extent("height"),
             self.extent("depth"),
-            0,
+            self.row_bytes,
+            self.slice_bytes,
         )
 
 
@@ -239,7 +193,7 @@ def texture(
     levels = (tensor,) if isinstance(tensor, torch.Tensor) else tuple(tensor)
     if not all(isinstance(level, torch.Tensor) for level in levels):
         raise TypeError("texture() takes a tensor, or the tensors of its levels")
-    if not 1 <= len(levels) <= (_MOST_LEVELS if kind != "buffer" else 1):
+    if not 1 <= len(levels) <= (MOST_LEVELS if kind != "buffer" else 1):
         raise ValueError(f"a {kind} texture cannot have {len(levels)} levels")
     if len({level.device for level in levels}) > 1:
         raise ValueError(
@@ -250,4 +204,8 @@ def texture(
         described = format_of(levels[0].dtype, channels)
     else:
         described = format_named(format)
-    return Texture(levels, described, kind)
+    sizes = [_Level(level, described, kind) for level in levels]
+    for number, level in enumerate(sizes):
+        level.check_follows(sizes[0], number)
+    layers = sizes[0].extent("elements") * sizes[0].extent("faces")
+    return Texture(levels, Layout(kind, described, layers, tuple(x.layout for x in sizes)))

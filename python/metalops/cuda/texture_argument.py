@@ -48,7 +48,7 @@ def table(
     for _, value in bound(kernel, arguments, textures, samplers):
         if isinstance(value, Texture):
             entries.append(size + len(descriptions))
-            descriptions += value.description_at([tensor.data_ptr() for tensor in value.levels])
+            descriptions += value.described()
         else:
             entries.append(0 if value is None else value.bits)
     return struct.pack(f"<{len(entries)}Q", *entries) + descriptions

@@ -8,22 +8,31 @@ from typing import NamedTuple
 
 import torch
 
-from ..._textures import Sampler, Texture
+from ..._textures import Sampler, Texture, texture
+from ..._textures.formats import WRITE, format_named
+from ..._textures.layout import Layout
 from ...msl.analysis.restrictions import MAX_BUFFERS
 from ..devices import DEVICES
 from ..dtypes import metal_type
 from ..identifiers import check_distinct, check_identifier
-from .signature import SMALL, THREAD_ATTRIBUTES, Definition, Input, metadata
+from .signature import SMALL, THREAD_ATTRIBUTES, Definition, Input, Output, metadata
 
 Scalar = bool | int | float | complex
 Template = tuple[tuple[str, bool | int | torch.dtype], ...]
+
+
+class OutputTexture(NamedTuple):
+    """An output that the kernel writes as a texture: a tensor of the dtype with that layout."""
+
+    dtype: torch.dtype
+    layout: Layout
 
 
 class CallArguments(NamedTuple):
     """The arguments of one call besides its inputs and init_value."""
 
     output_shapes: tuple[tuple[int, ...], ...]
-    output_dtypes: tuple[torch.dtype, ...]
+    output_dtypes: tuple[torch.dtype | OutputTexture, ...]
     grid: tuple[int, int, int]
     threadgroup: tuple[int, int, int]
     template: Template
@@ -41,21 +50,44 @@ def check_arguments(
     owner = definition.owner
     shapes = _listed(owner, "output_shapes", output_shapes, definition.outputs)
     dtypes = _listed(owner, "output_dtypes", output_dtypes, definition.outputs)
-    named = [f"the dtype of output {name!r}" for name in definition.outputs]
-    for role, dtype in zip(named, dtypes, strict=True):
+    sizes = tuple(
+        _integers(owner, f"the shape of output {name!r}", shape, least=0)
+        for name, shape in zip(definition.outputs, shapes, strict=True)
+    )
+    described = []
+    for name, shape, dtype in zip(definition.outputs, sizes, dtypes, strict=True):
+        if isinstance(dtype, str):
+            described.append(_output_texture(owner, name, shape, dtype))
+            continue
+        role = f"the dtype of output {name!r}"
         metal_type(owner, role, dtype)
         if definition.atomic_outputs and dtype not in _ATOMIC:
             raise TypeError(f"{owner}: {role} is {dtype}, which Metal has no atomic type for")
+        described.append(dtype)
     return CallArguments(
-        tuple(
-            _integers(owner, f"the shape of output {name!r}", shape, least=0)
-            for name, shape in zip(definition.outputs, shapes, strict=True)
-        ),
-        tuple(dtypes),
+        sizes,
+        tuple(described),
         _extent(owner, "grid", grid, least=0),
         _extent(owner, "threadgroup", threadgroup, least=1),
         _check_template(definition, template),
     )
+
+
+def _output_texture(owner: str, name: str, shape: tuple[int, ...], text: str) -> OutputTexture:
+    """text: a pixel format, after which a kind of texture may follow."""
+    what = f"{owner}: output {name!r}"
+    words = text.split()
+    if not 1 <= len(words) <= 2:
+        raise ValueError(f"{what} is a pixel format and a kind of texture, but got {text!r}")
+    format, kind = [*words, "2d"][:2]
+    try:
+        dtype = format_named(format).dtype
+        layout = texture(torch.empty(shape, dtype=dtype, device="meta"), format, kind).layout
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{what}: {error}") from None
+    if not layout.format.usage & WRITE:
+        raise TypeError(f"{what}: kernels cannot write a texture of {format}")
+    return OutputTexture(dtype, layout)
 
 
 # The types for which metal_atomic has atomic<T>.
@@ -98,13 +130,12 @@ def check_buffers(
     definition: Definition,
     words: frozenset[str],
     inputs: tuple[Input, ...],
-    output_shapes: Sequence[tuple[int, ...]],
+    outputs: tuple[Output, ...],
 ) -> list[tuple[int, str]]:
     """Returns the metadata parameters (signature.metadata). Raises ValueError beyond Metal's number of buffers."""
-    ranks = [described.rank for described in inputs] + [len(shape) for shape in output_shapes]
-    extra = metadata(definition, words, ranks)
-    handles = sum(bool(described.handle) for described in inputs)
-    count = len(inputs) - handles + len(definition.outputs) + len(extra)
+    extra = metadata(definition, words, [described.rank for described in (*inputs, *outputs)])
+    handles = sum(bool(described.handle) for described in (*inputs, *outputs))
+    count = len(inputs) + len(outputs) - handles + len(extra)
     if count > MAX_BUFFERS:
         raise ValueError(
             f"{definition.owner}: needs {count} buffers ({len(inputs)} inputs, {len(definition.outputs)} outputs, "

@@ -8,10 +8,11 @@ from functools import partial
 
 import torch
 
+from ..._textures import Texture
 from ..compile import compile_library
 from ..devices import shader_compiler
-from .call_arguments import CallArguments, Scalar, check_buffers, describe
-from .signature import TENSOR, Definition, generate
+from .call_arguments import CallArguments, OutputTexture, Scalar, check_buffers, describe
+from .signature import TENSOR, Definition, Output, generate
 
 
 class Launch:
@@ -21,7 +22,7 @@ class Launch:
     the inputs that cannot be bound as they are.
     """
 
-    __slots__ = ("_converted", "_empty", "_full", "_kernel", "_metadata", "text")
+    __slots__ = ("_converted", "_empty", "_full", "_kernel", "_metadata", "_textures", "text")
 
     def __init__(
         self,
@@ -32,7 +33,13 @@ class Launch:
         metadata: tuple[int | list[int], ...],
         device: torch.device,
     ):
-        outputs = list(zip(arguments.output_shapes, arguments.output_dtypes, strict=True))
+        self._textures = [
+            (position, output.layout)
+            for position, output in enumerate(arguments.output_dtypes)
+            if isinstance(output, OutputTexture)
+        ]
+        dtypes = [described.dtype for described in _outputs(arguments)]
+        outputs = list(zip(arguments.output_shapes, dtypes, strict=True))
         # empty_strided parses its arguments faster than empty.
         self._empty = [
             partial(torch.empty_strided, shape, _row_strides(shape), dtype=dtype, device=device)
@@ -57,7 +64,12 @@ class Launch:
         else:
             outputs = [full(fill_value=init_value) for full in self._full]
         if self._kernel is not None:
-            self._kernel(*inputs, *outputs, *self._metadata)
+            bound = outputs
+            if self._textures:
+                bound = list(outputs)
+                for position, layout in self._textures:
+                    bound[position] = Texture((outputs[position],), layout)
+            self._kernel(*inputs, *bound, *self._metadata)
         return outputs
 
 
@@ -103,10 +115,18 @@ class _Call:
         self.inputs = inputs
         self.arguments = arguments
         self.described = describe(definition, inputs)
-        shapes = arguments.output_shapes
-        self.metadata = check_buffers(definition, words, self.described, shapes)
-        outputs = list(zip(arguments.output_dtypes, map(len, shapes), strict=True))
-        self.text = generate(definition, words, self.described, outputs, arguments.template)
+        self.outputs = _outputs(arguments)
+        self.metadata = check_buffers(definition, words, self.described, self.outputs)
+        self.text = generate(definition, words, self.described, self.outputs, arguments.template)
+
+
+def _outputs(arguments: CallArguments) -> tuple[Output, ...]:
+    return tuple(
+        Output(x.dtype, 0, x.layout.parameter("write"))
+        if isinstance(x, OutputTexture)
+        else Output(x, len(shape))
+        for shape, x in zip(arguments.output_shapes, arguments.output_dtypes, strict=True)
+    )
 
 
 def _kernel(call: _Call, device: torch.device) -> Callable | None:
@@ -120,7 +140,7 @@ def _kernel(call: _Call, device: torch.device) -> Callable | None:
     ]
     if 0 in arguments.grid or not any(written):
         return None
-    has_textures = any(described.handle for described in call.described)
+    has_textures = any(described.handle for described in (*call.described, *call.outputs))
     library = compile_library(definition.owner, call.text, shader_compiler(device, has_textures))
     kernel = getattr(library, definition.function)
     grid = arguments.grid
@@ -134,23 +154,22 @@ def _kernel(call: _Call, device: torch.device) -> Callable | None:
     options = {}
     if grid[1] != 1 or grid[2] != 1:
         options.update(threads=grid, group_size=group)
-    elif (
-        device.type != "mps"
-        or _elements(call.inputs, arguments) != grid[0]
-        or group[0] != min(grid[0], most)
-    ):
+    elif device.type != "mps" or _elements(call) != grid[0] or group[0] != min(grid[0], most):
         # Without these a kernel on mps takes as many threads as the first tensor has elements, in groups as large as
         # possible, and calling it costs half as much.
         options.update(threads=grid[0], group_size=group[0])
     return partial(kernel, **options) if options else kernel
 
 
-def _elements(inputs, arguments) -> int:
-    """Returns the number of elements of the kernel's first tensor argument."""
-    for value in inputs:
+def _elements(call: _Call) -> int | None:
+    """Returns the number of elements of the kernel's first tensor argument; None without one."""
+    for value in call.inputs:
         if isinstance(value, torch.Tensor):
             return value.numel()
-    return math.prod(arguments.output_shapes[0])
+    for shape, described in zip(call.arguments.output_shapes, call.outputs, strict=True):
+        if not described.handle:
+            return math.prod(shape)
+    return None
 
 
 def _needs_conversion(definition: Definition, value: object) -> bool:

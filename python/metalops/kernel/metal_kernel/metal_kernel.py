@@ -16,6 +16,7 @@ from ..._torch.internals import is_view, is_watched
 from ..devices import DEVICES, place_of
 from ..identifiers import check_distinct, check_identifier, check_text
 from .call_arguments import (
+    OutputTexture,
     Scalar,
     check_arguments,
     check_counts,
@@ -158,7 +159,7 @@ class MetalKernel:
         *,
         inputs: Sequence[Tensor | Scalar],
         output_shapes: Sequence[Sequence[int]],
-        output_dtypes: Sequence[torch.dtype],
+        output_dtypes: Sequence[torch.dtype | str],
         grid: tuple[int, int, int],
         threadgroup: tuple[int, int, int],
         template: Sequence[tuple[str, bool | int | torch.dtype]] | None = None,
@@ -173,7 +174,9 @@ class MetalKernel:
             inputs: mps or cuda tensors, or Python scalars: a bool is a bool in Metal, an int an int (int64 beyond 32 bits), a
                 float a float, a complex number a complex64_t. Also what metalops.texture and metalops.sampler make, to sample and read, without gradients. After them the tensors of inout_names.
             output_shapes: one shape for each output.
-            output_dtypes: one dtype for each output.
+            output_dtypes: one dtype for each output. A pixel format, such as "rgba8unorm", for an output that is a
+                texture, with access::write, of kind "2d"; "rgba8unorm 3d" for another kind. The output is the tensor
+                of its texels, of such a shape as metalops.texture takes.
             grid: the number of threads in x, y and z. With a zero nothing runs.
             threadgroup: the threads of a threadgroup in x, y and z; no more than the grid has are used.
             template: pairs (name, value); the body sees the names as template parameters: a type for a torch.dtype,
@@ -249,7 +252,7 @@ class MetalKernel:
         *,
         inputs: Sequence[Tensor | Scalar],
         output_shapes: Sequence[Sequence[int]],
-        output_dtypes: Sequence[torch.dtype],
+        output_dtypes: Sequence[torch.dtype | str],
         grid: tuple[int, int, int],
         threadgroup: tuple[int, int, int],
         template: Sequence[tuple[str, bool | int | torch.dtype]] | None = None,
@@ -320,7 +323,7 @@ class MetalKernel:
                 # In-place writes that autograd and the dispatcher have to track.
                 if x.is_inference() or graph or (grad and is_view(x)):
                     return _THROUGH_DISPATCHER
-            if handles and graph:
+            if graph and (handles or any(isinstance(dtype, str) for dtype in output_dtypes)):
                 return _THROUGH_DISPATCHER
             key = (
                 tuple(facts),
@@ -339,6 +342,12 @@ class MetalKernel:
         self, inputs, output_shapes, output_dtypes, grid, threadgroup, template, init_value, device
     ) -> list[Tensor]:
         """Calls through the dispatcher. torch.compile traces this."""
+        for name, dtype in zip(self._definition.outputs, output_dtypes, strict=True):
+            if isinstance(dtype, str | OutputTexture):
+                raise NotImplementedError(
+                    f"{self._definition.owner}: output {name!r} is a texture, which autograd, torch.compile and the "
+                    "transforms of torch.func do not take"
+                )
         place = None if inputs else place_of((), device)
         encoded = encode(output_shapes, output_dtypes, grid, threadgroup, template or (), place)
         tensors = self._tensors(inputs, device)

@@ -89,6 +89,16 @@ class Input:
     handle: str = ""
 
 
+@dataclass(frozen=True)
+class Output:
+    """The properties of an output that the text depends on. rank: the number of dimensions, 0 for a texture. handle: the
+    type of a texture; empty for a tensor."""
+
+    dtype: torch.dtype
+    rank: int
+    handle: str = ""
+
+
 def element_type(dtype: torch.dtype) -> str:
     """Returns the type of a tensor's elements; complex numbers have complex arithmetic, as in MLX."""
     return "complex64_t" if dtype == torch.complex64 else METAL_TYPES[dtype]
@@ -118,12 +128,12 @@ def generate(
     definition: Definition,
     words: frozenset[str],
     inputs: tuple[Input, ...],
-    outputs: Sequence[tuple[torch.dtype, int]],
+    outputs: Sequence[Output],
     template: tuple[tuple[str, bool | int | torch.dtype], ...],
 ) -> str:
     """Returns the whole text of a kernel. Buffers: inputs, outputs, metadata. words: the names that its source
-    mentions. outputs: their dtypes and numbers of dimensions."""
-    ranks = [described.rank for described in inputs] + [rank for _, rank in outputs]
+    mentions."""
+    ranks = [described.rank for described in (*inputs, *outputs)]
     asked = metadata(definition, words, ranks)
     tensors = [position for position, ending in asked if ending == TENSOR]
     buffers = [
@@ -131,8 +141,10 @@ def generate(
         for position, (name, described) in enumerate(zip(definition.inputs, inputs, strict=True))
         if not described.handle
     ]
-    for name, (dtype, _) in zip(definition.outputs, outputs, strict=True):
-        element = element_type(dtype)
+    for name, described in zip(definition.outputs, outputs, strict=True):
+        if described.handle:
+            continue
+        element = element_type(described.dtype)
         if definition.atomic_outputs:
             element = f"atomic<{element}>"
         buffers.append(f"device {element}* {name}")
@@ -145,7 +157,7 @@ def generate(
     parameters = [f"{text} [[buffer({index})]]" for index, text in enumerate(buffers)]
     parameters += [  # numbered by Metal, in order
         f"{described.handle} {name}"
-        for name, described in zip(definition.inputs, inputs, strict=True)
+        for name, described in zip(names, (*inputs, *outputs), strict=True)
         if described.handle
     ]
     parameters += [
@@ -155,7 +167,7 @@ def generate(
     ]
     function = definition.function
     signature = f"[[kernel]] void {function}(\n    " + ",\n    ".join(parameters) + ") {"
-    dtypes = [described.dtype for described in inputs] + [dtype for dtype, _ in outputs]
+    dtypes = [described.dtype for described in (*inputs, *outputs)]
     signature += "".join(
         _tensor(names[position], dtypes[position], ranks[position]) for position in tensors
     )
