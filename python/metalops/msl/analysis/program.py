@@ -169,6 +169,8 @@ class Program:
         self.has_tensors = (
             _TENSORS.search(source.text) is not None
         )  # Metal 4's, and operations on them
+        # Asked for once, since the text is long and kernels have many parameters.
+        self._names_handles = _HANDLES.search(source.masked) is not None
         self._forbid = forbid or _raise
         self.functions: list[Function] = []
         self.classes: list[ClassScope] = []
@@ -424,7 +426,7 @@ class Program:
 
     def _holds_textures(self, parameter: Parameter) -> bool:
         """Returns true if a buffer has handles of textures or samplers as elements, or in structures."""
-        if not _HANDLES.search(self.source.masked):
+        if not self._names_handles:
             return False
         seen: set[str] = {""}
         waiting = [parameter.type]
