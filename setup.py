@@ -47,9 +47,11 @@ def extensions() -> list:
     result = []
     if software_device():
         write_if_changed(C_SHIM, c_shim.source(torch_include()))
+        device = find("csrc/host/**/*.cpp", "csrc/host/**/*.S")
+        objective_c = find("csrc/host/objc/**/*.cpp", "csrc/host/objc/*.S")
         host = CppExtension(
             "metalops._host",
-            [*find("csrc/host/**/*.cpp", "csrc/host/**/*.S"), C_SHIM],
+            [*(source for source in device if source not in objective_c), C_SHIM],
             include_dirs=[
                 os.path.join(ROOT, folder)
                 for folder in (

@@ -18,6 +18,7 @@ Imports neither torch nor the device.
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 import zlib
 from collections.abc import Iterable
@@ -99,3 +100,12 @@ def compile_source(source: bytes, language: int, name: str) -> str:
 
     text = zlib.decompress(source).decode(errors="replace")
     return msl.compile_source(text, name, options=msl.Options(language=language, on_demand=True))
+
+
+def compile_with_options(source: str, language: int, fast_math: bool) -> str:
+    """Compiles Metal source as MTLCompileOptions say and returns the path of its library. language: __METAL_VERSION__, or
+    0 for that of sources that do not name one. Raises what metalops.msl.compile_source() raises."""
+    from metalops import msl
+
+    options = msl.runtime_options(language or None)
+    return msl.compile_source(source, options=dataclasses.replace(options, fast_math=fast_math))

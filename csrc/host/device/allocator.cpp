@@ -25,8 +25,10 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 namespace metalops::device {
@@ -223,6 +225,32 @@ Header& header_of(void* memory) {
   return *reinterpret_cast<Header*>(static_cast<char*>(memory) - sizeof(Header));
 }
 
+// The sizes of memory that has no header: adopted memory, and blocks with red zones.
+class OtherSizes {
+ public:
+  void add(const void* memory, size_t bytes) {
+    std::lock_guard<ForkSafeMutex> lock(mutex_);
+    sizes_[memory] = bytes;
+  }
+  void remove(const void* memory) {
+    std::lock_guard<ForkSafeMutex> lock(mutex_);
+    sizes_.erase(memory);
+  }
+  std::optional<size_t> find(const void* memory) const {
+    std::lock_guard<ForkSafeMutex> lock(mutex_);
+    const auto found = sizes_.find(memory);
+    return found != sizes_.end() ? std::optional(found->second) : std::nullopt;
+  }
+
+ private:
+  mutable ForkSafeMutex mutex_;
+  std::unordered_map<const void*, size_t> sizes_;
+};
+OtherSizes& other_sizes() {
+  static OtherSizes& one = *new OtherSizes;
+  return one;
+}
+
 // Returns a block aligned by hand: malloc keeps small blocks for reuse by this thread,
 // posix_memalign does not. Null when there is no memory.
 void* allocate_small(size_t bytes) {
@@ -275,6 +303,7 @@ struct GuardedBlock {
 void release_guarded_block(void* context) {
   auto* block = static_cast<GuardedBlock*>(context);
   exec::note_free(block->memory);
+  other_sizes().remove(block->memory);
   uncount(block->bytes);
   char* const start = static_cast<char*>(block->memory) - kRedZone;
   exec::unpoison(start, block->bytes + 2 * kRedZone);
@@ -292,6 +321,7 @@ c10::DataPtr allocate_guarded_block(size_t bytes) {
   if (posix_memalign(&start, kAlignment, bytes + 2 * kRedZone) != 0) raise_out_of_memory(bytes);
   char* const memory = static_cast<char*>(start) + kRedZone;
   exec::note_allocation(memory, bytes);
+  other_sizes().add(memory, bytes);
   exec::poison(start, kRedZone);
   exec::poison(memory + bytes, kRedZone);
   count(bytes);
@@ -315,11 +345,32 @@ c10::DataPtr allocate_block(size_t bytes) {
   return {memory, memory, &free_block, kDevice};
 }
 
+// Returns the size that was requested of device memory, by its first address; -1 for other
+// addresses.
+ssize_t bytes_of(const void* memory) {
+  if (memory == nullptr) return -1;
+  if (const size_t large = large_bytes(memory)) return static_cast<ssize_t>(large);
+  if (const auto other = other_sizes().find(memory)) return static_cast<ssize_t>(*other);
+  if (exec::has_red_zones()) return -1;
+  // A program may ask for an address that is none of ours, with nothing in front of it.
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  if (address % kAlignment != 0) return -1;
+  unsigned char in_core;
+  auto* page = reinterpret_cast<void*>((address - 1) / page_size() * page_size());
+  if (address % page_size() == 0 && mincore(page, 1, &in_core) != 0) return -1;
+  const Header& header = header_of(const_cast<void*>(memory));
+  const uintptr_t before = address - reinterpret_cast<uintptr_t>(header.start);
+  const bool is_block = before >= sizeof(Header) && before < sizeof(Header) + kAlignment;
+  return is_block ? static_cast<ssize_t>(header.bytes) : -1;
+}
+
 void release_storage(void* context) { internals::release(static_cast<c10::StorageImpl*>(context)); }
 
 // Frees an adopted storage. Its size is unchanged, because nobody else holds it.
 void release_adopted(void* context) {
-  uncount(static_cast<c10::StorageImpl*>(context)->nbytes());
+  const auto* storage = static_cast<c10::StorageImpl*>(context);
+  other_sizes().remove(storage->data());
+  uncount(storage->nbytes());
   release_storage(context);
 }
 
@@ -378,7 +429,7 @@ class HostAllocator final : public at::mps::IMPSAllocator {
   }
 
   void freeInactiveBuffers() const override { release_kept(0); }
-  ssize_t getUnalignedBufferSize(const void*) const override { return -1; }
+  ssize_t getUnalignedBufferSize(const void* memory) const override { return bytes_of(memory); }
   c10::IntArrayRef getBufferShape(const void*) const override { return {}; }
   id_t getBufferId(const void*) const override { return 0; }
   void setBufferShape(const void*, const c10::IntArrayRef&) const override {}
@@ -538,13 +589,16 @@ c10::Storage cpu_alias(const c10::Storage& mps_storage) {
 c10::DataPtr adopt(c10::Storage cpu_storage) {
   const size_t bytes = cpu_storage.nbytes();
   void* memory = cpu_storage.mutable_data();
-  if (exec::has_red_zones() && bytes != 0) {
-    c10::DataPtr guarded = allocate_block(bytes);
-    std::memcpy(guarded.get(), memory, bytes);
-    return guarded;
+  // Device memory is aligned: it is an MTLBuffer for programs in Objective-C (objc/runtime.h).
+  const bool is_aligned = reinterpret_cast<uintptr_t>(memory) % kAlignment == 0;
+  if ((exec::has_red_zones() || !is_aligned) && bytes != 0) {
+    c10::DataPtr copy = allocate_block(bytes);
+    std::memcpy(copy.get(), memory, bytes);
+    return copy;
   }
   check_limit(bytes);
   count(bytes);
+  if (memory != nullptr) other_sizes().add(memory, bytes);
   exec::note_stream_allocation(memory, streams::current());
   return {memory, internals::take(std::move(cpu_storage)), &free_adopted, kDevice};
 }

@@ -23,8 +23,9 @@ class ServesDevice {
 // Returns a CPU storage over the memory of an mps storage, which it keeps alive.
 c10::Storage cpu_alias(const c10::Storage& mps_storage);
 
-// Turns the memory of a CPU storage into device memory without a copy. It counts as allocated until
-// it is freed; raises torch.OutOfMemoryError if it exceeds the limit.
+// Turns the memory of a CPU storage into device memory, without a copy if it is aligned as device
+// memory is. It counts as allocated until it is freed; raises torch.OutOfMemoryError if it exceeds
+// the limit.
 c10::DataPtr adopt(c10::Storage cpu_storage);
 
 // Returns an mps storage over adopted memory.

@@ -5,9 +5,12 @@
 #include <device/device.h>
 #include <device/events.h>
 #include <device/imports.h>
+#include <device/objective_c.h>
 #include <torch_internals.h>
 
 namespace metalops::device {
+
+ObjectiveC objective_c;
 
 // Has no data members: see internals::install_hooks.
 struct HostHooks final : at::MPSHooksInterface {
@@ -40,10 +43,19 @@ struct HostHooks final : at::MPSHooksInterface {
   size_t getMaxBufferLength() const override { return allocator().getRecommendedMaxMemory(); }
   void setMemoryFraction(double ratio) const override { allocator().setHighWatermarkRatio(ratio); }
 
-  void deviceSynchronize() const override { synchronize(); }
-  void commitStream() const override {}
-  void* getCommandBuffer() const override { return nullptr; }
-  void* getDispatchQueue() const override { return nullptr; }
+  void deviceSynchronize() const override {
+    if (objective_c.synchronize != nullptr) objective_c.synchronize();
+    synchronize();
+  }
+  void commitStream() const override {
+    if (objective_c.commit != nullptr) objective_c.commit();
+  }
+  void* getCommandBuffer() const override {
+    return objective_c.command_buffer != nullptr ? objective_c.command_buffer() : nullptr;
+  }
+  void* getDispatchQueue() const override {
+    return objective_c.dispatch_queue != nullptr ? objective_c.dispatch_queue() : nullptr;
+  }
   void profilerStartTrace(const std::string& mode, bool) const override {
     TORCH_CHECK(mode == "interval" || mode == "event" || mode == "interval,event" ||
                     mode == "event,interval",

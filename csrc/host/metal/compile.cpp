@@ -53,6 +53,12 @@ std::shared_ptr<exec::Library> compile_metal(const std::string& source) {
   return compile(kFrontEnd, "compile_source", [&] { return py::make_tuple(source); });
 }
 
+std::shared_ptr<exec::Library> compile_metal(const std::string& source, uint32_t language,
+                                             bool fast_math) {
+  return compile("metalops._metallib", "compile_with_options",
+                 [&] { return py::make_tuple(source, language, fast_math); });
+}
+
 std::shared_ptr<exec::Library> compile_part(std::string_view source, uint32_t language,
                                             const std::string& name) {
   return compile("metalops._metallib", "compile_source", [&] {

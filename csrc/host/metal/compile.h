@@ -32,6 +32,11 @@ class MetalSyntaxError : public c10::SyntaxError {
 // unchanged.
 std::shared_ptr<exec::Library> compile_metal(const std::string& source);
 
+// Does so as MTLCompileOptions say. `language`: __METAL_VERSION__, 310 for Metal 3.1; 0 leaves it to
+// the environment.
+std::shared_ptr<exec::Library> compile_metal(const std::string& source, uint32_t language,
+                                             bool fast_math);
+
 // Compiles the source of a part of a metallib (deflated by zlib), in that Metal version; `name` is
 // what errors call it. Throws as compile_metal does.
 std::shared_ptr<exec::Library> compile_part(std::string_view source, uint32_t language,

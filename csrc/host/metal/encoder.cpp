@@ -244,10 +244,10 @@ void Encoder::check_bound(const exec::Kernel& kernel) const {
   }
 }
 
-void Encoder::dispatch(const exec::Kernel& kernel, std::array<uint64_t, 3> threads,
+bool Encoder::set_grid(const exec::Kernel& kernel, std::array<uint64_t, 3> threads,
                        std::array<uint64_t, 3> group) {
   check_bound(kernel);
-  if (threads[0] == 0 || threads[1] == 0 || threads[2] == 0) return;
+  if (threads[0] == 0 || threads[1] == 0 || threads[2] == 0) return false;
   for (int axis = 0; axis < 3; ++axis) {
     TORCH_CHECK(threads[axis] <= std::numeric_limits<uint32_t>::max(), "Metal kernel '",
                 kernel.name, "': a grid of ", threads[axis],
@@ -257,6 +257,17 @@ void Encoder::dispatch(const exec::Kernel& kernel, std::array<uint64_t, 3> threa
     launch_.grid[axis] = static_cast<uint32_t>(threads[axis]);
     launch_.group[axis] = static_cast<uint32_t>(group[axis]);
   }
+  return true;
+}
+
+void Encoder::check_dispatch(const exec::Kernel& kernel, std::array<uint64_t, 3> threads,
+                             std::array<uint64_t, 3> group) {
+  if (set_grid(kernel, threads, group)) exec::check_launch(kernel, launch_);
+}
+
+void Encoder::dispatch(const exec::Kernel& kernel, std::array<uint64_t, 3> threads,
+                       std::array<uint64_t, 3> group) {
+  if (!set_grid(kernel, threads, group)) return;
   if (C10_UNLIKELY(streams::in_use())) {
     if (exec::checks_stream_order()) check_order(kernel);
     if (!streams::is_current_default()) return queue(kernel);

@@ -85,6 +85,10 @@ class Encoder {
   // Raises unless every buffer that the kernel takes is bound and every length is given.
   void check_bound(const exec::Kernel& kernel) const;
 
+  // Raises what dispatch() would, without running the kernel.
+  void check_dispatch(const exec::Kernel& kernel, std::array<uint64_t, 3> threads,
+                      std::array<uint64_t, 3> group);
+
   // Checks that other streams' work on the same memory is ordered, if that is checked.
   void check_order(const exec::Kernel& kernel) const;
 
@@ -98,6 +102,9 @@ class Encoder {
   void dispatch_1d_in_turn(const exec::Kernel& kernel, uint32_t threads);
 
  private:
+  // Checks and sets the grid; returns false if it is empty.
+  bool set_grid(const exec::Kernel& kernel, std::array<uint64_t, 3> threads,
+                std::array<uint64_t, 3> group);
   void* copy(const void* data, size_t size);
   void describe(unsigned index, exec::BoundBuffer bound);
   void run(const exec::Kernel& kernel, int threads);

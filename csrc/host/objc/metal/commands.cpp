@@ -1,0 +1,446 @@
+// Command buffers, queues and events. The work of a queue runs on the thread that commits it, in
+// the order in which buffers are committed or enqueued. A buffer that waits for an event lets the
+// thread go on; whoever signals the event runs the rest.
+#include <c10/util/Exception.h>
+#include <locks.h>
+#include <metal/streams.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <utility>
+
+#include "../dispatch.h"
+#include "../metal.h"
+
+METALOPS_OBJC_CLASS(MPSCommandBuffer)
+METALOPS_OBJC_CLASS(MetalopsCommandQueue)
+METALOPS_OBJC_CLASS(MetalopsEvent)
+METALOPS_OBJC_CLASS(MTLSharedEventListener)
+
+namespace metalops::objc {
+namespace {
+
+// Guards queues and events, and announces their changes.
+struct Guard {
+  std::mutex mutex;
+  std::condition_variable changed;
+};
+Guard& guard() {
+  static Guard& one = *new Guard;
+  return one;
+}
+using Lock = std::unique_lock<std::mutex>;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// Handlers are called on a thread of their own, as on a Mac: the thread that commits may hold locks
+// that they take.
+dispatch_queue_t handler_queue() {
+  static dispatch_queue_t queue = dispatch_queue_create("Metal completion handlers", nullptr);
+  return queue;
+}
+
+void set_done(CommandBuffer* buffer) {
+  {
+    Lock lock(guard().mutex);
+    buffer->is_done = true;
+  }
+  guard().changed.notify_all();
+}
+
+// Calls the handlers of a buffer whose status is final.
+void finish(CommandBuffer* buffer) {
+  auto handlers = std::exchange(buffer->scheduled, {});
+  for (auto& handler : std::exchange(buffer->completed, {})) handlers.push_back(handler);
+  if (handlers.empty()) return set_done(buffer);
+  submit(handler_queue(), [buffer = Strong(buffer), handlers] {
+    void* pool = objc_autoreleasePoolPush();
+    for (const auto& handler : handlers) call_block<void, id>(handler.get(), buffer.get());
+    objc_autoreleasePoolPop(pool);
+    set_done(static_cast<CommandBuffer*>(buffer.get()));
+  });
+}
+
+// RAII: work of other queues has nothing to do with torch's current stream.
+class OnDefaultStream {
+ public:
+  OnDefaultStream() : before_(streams::in_use() ? streams::current() : streams::kDefault) {
+    if (before_ != streams::kDefault) streams::set_current(streams::kDefault);
+  }
+  ~OnDefaultStream() {
+    if (before_ != streams::kDefault) streams::set_current(before_);
+  }
+  OnDefaultStream(const OnDefaultStream&) = delete;
+
+ private:
+  const streams::Id before_;
+};
+
+// Runs the commands of a buffer that are left; returns false if one has to wait. What a kernel
+// raises is the buffer's error.
+bool run(CommandBuffer* buffer) {
+  const OnDefaultStream on_default;
+  if (buffer->status == CommandBuffer::kCommitted) {
+    buffer->status = CommandBuffer::kScheduled;
+    buffer->start = now();
+  }
+  try {
+    while (!buffer->commands.empty()) {
+      if (!buffer->commands.front()()) return false;
+      buffer->commands.pop_front();
+    }
+    buffer->status = CommandBuffer::kCompleted;
+  } catch (const std::exception& e) {
+    constexpr long kInternal = 1;  // MTLCommandBufferErrorInternal
+    const auto* ours = dynamic_cast<const c10::Error*>(&e);
+    buffer->failure = std::current_exception();
+    buffer->error = Strong(error("MTLCommandBufferErrorDomain", kInternal,
+                                 ours != nullptr ? ours->what_without_backtrace() : e.what()));
+    buffer->commands.clear();
+    buffer->status = CommandBuffer::kFailed;
+  }
+  buffer->end = now();
+  return true;
+}
+
+// Runs the buffers of a queue that may run now, unless another thread does.
+void run(CommandQueue* queue) {
+  const Strong kept(queue);
+  Lock lock(guard().mutex);
+  queue->runs_again = true;
+  if (queue->is_running) return;
+  queue->is_running = true;
+  while (std::exchange(queue->runs_again, false)) {
+    while (!queue->buffers.empty()) {
+      const Strong first = queue->buffers.front();
+      auto* buffer = static_cast<CommandBuffer*>(first.get());
+      if (buffer->status < CommandBuffer::kCommitted) break;
+      lock.unlock();
+      const bool has_run = run(buffer);
+      if (has_run) finish(buffer);
+      lock.lock();
+      if (!has_run) break;
+      queue->buffers.pop_front();
+    }
+  }
+  queue->is_running = false;
+}
+
+void enqueue(CommandBuffer* buffer) {
+  if (buffer->status != CommandBuffer::kNotEnqueued) return;
+  buffer->status = CommandBuffer::kEnqueued;
+  Lock lock(guard().mutex);
+  static_cast<CommandQueue*>(buffer->queue.get())->buffers.emplace_back(buffer);
+}
+
+// ---- events
+
+struct Event : objc_object {
+  struct Notification {
+    uint64_t value;
+    std::function<void()> call;
+  };
+  Strong label;
+  // Guarded by the mutex.
+  uint64_t value = 0;
+  std::vector<Strong> queues;  // that wait
+  std::vector<Notification> notifications;
+};
+
+Event* event_of(id object, id self, SEL method) {
+  return static_cast<Event*>(checked(object, &class_MetalopsEvent, "MTLEvent", self, method));
+}
+
+struct Listener : objc_object {
+  dispatch_queue_t queue = nullptr;
+  ~Listener() {
+    if (queue != nullptr) dispatch_release(queue);
+  }
+};
+
+void define_events() {
+  define<Listener>(METALOPS_OBJC_SYMBOLS(MTLSharedEventListener), &class_NSObject,
+                   {
+                       {"initWithDispatchQueue:",
+                        [](Listener* self, SEL, dispatch_queue_t queue) -> id {
+                          dispatch_retain(queue);
+                          self->queue = queue;
+                          return self;
+                        }},
+                       {"dispatchQueue", Accessors<&Listener::queue>::get},
+                   });
+
+  define<Event>(
+      METALOPS_OBJC_SYMBOLS(MetalopsEvent), &class_NSObject,
+      {
+          {"device", get_device},
+          {"label", Accessors<&Event::label>::get},
+          {"setLabel:", Accessors<&Event::label>::set_copy},
+          {"signaledValue",
+           [](Event* self, SEL) {
+             Lock lock(guard().mutex);
+             return self->value;
+           }},
+          {"setSignaledValue:", [](Event* self, SEL, uint64_t value) { signal(self, value); }},
+          {"waitUntilSignaledValue:timeoutMS:",
+           [](Event* self, SEL, uint64_t value, uint64_t milliseconds) {
+             constexpr uint64_t kLong = uint64_t{1} << 40;
+             const WithoutGil no_gil;
+             Lock lock(guard().mutex);
+             return guard().changed.wait_for(
+                 lock, std::chrono::milliseconds(std::min(milliseconds, kLong)),
+                 [=] { return self->value >= value; });
+           }},
+          {"notifyListener:atValue:block:",
+           [](Event* self, SEL, Listener* listener, uint64_t value, id block) {
+             notify(self, value,
+                    [self = Strong(self), listener = Strong(listener), block = keep_block(block)] {
+                      submit(static_cast<Listener*>(listener.get())->queue, [self, block] {
+                        auto* event = static_cast<Event*>(self.get());
+                        call_block<void, id, uint64_t>(block.get(), event, event->value);
+                      });
+                    });
+           }},
+      },
+      {}, {"MTLSharedEvent", "MTLEvent", "MTLFence"});
+}
+
+// ---- command buffers
+
+id autoreleased_encoder(CommandBuffer* self, SEL method, UInteger type) {
+  self->check_encoding(self, method);
+  return autoreleased(new_compute_encoder(self, type));
+}
+
+void check_not_committed(CommandBuffer* self, SEL method) {
+  TORCH_CHECK(self->status < CommandBuffer::kCommitted, written(self, method),
+              ": the command buffer was already committed; a Mac ends the process. ",
+              self->is_of_stream ? "torch commits the command buffer of its stream itself: call "
+                                   "torch::mps::commit() or MPSStream::synchronize()"
+                                 : "");
+}
+
+void nothing(id, SEL) {}
+void nothing_with_object(id, SEL, id) {}
+
+void define_command_buffer() {
+  define<CommandBuffer>(
+      METALOPS_OBJC_SYMBOLS(MPSCommandBuffer), &class_NSObject,
+      {
+          {"device", get_device},
+          {"label", Accessors<&CommandBuffer::label>::get},
+          {"setLabel:", Accessors<&CommandBuffer::label>::set_copy},
+          {"commandQueue", Accessors<&CommandBuffer::queue>::get},
+          {"retainedReferences", [](CommandBuffer*, SEL) { return true; }},
+          {"rootCommandBuffer", [](CommandBuffer* self, SEL) { return self; }},
+          {"commandBuffer", [](CommandBuffer* self, SEL) { return self; }},
+          {"status", [](CommandBuffer* self, SEL) { return self->status.load(); }},
+          {"error", Accessors<&CommandBuffer::error>::get},
+          {"GPUStartTime", Accessors<&CommandBuffer::start>::get},
+          {"GPUEndTime", Accessors<&CommandBuffer::end>::get},
+          {"kernelStartTime", Accessors<&CommandBuffer::start>::get},
+          {"kernelEndTime", Accessors<&CommandBuffer::end>::get},
+          {"computeCommandEncoder",
+           [](CommandBuffer* self, SEL method) { return autoreleased_encoder(self, method, 0); }},
+          {"computeCommandEncoderWithDispatchType:", autoreleased_encoder},
+          {"blitCommandEncoder",
+           [](CommandBuffer* self, SEL method) {
+             self->check_encoding(self, method);
+             return autoreleased(new_blit_encoder(self));
+           }},
+          {"enqueue",
+           [](CommandBuffer* self, SEL method) {
+             check_not_committed(self, method);
+             if (!self->is_of_stream) enqueue(self);
+           }},
+          {"commit", [](CommandBuffer* self, SEL method) { commit(self, self, method); }},
+          {"commitAndContinue",
+           [](CommandBuffer* self, SEL method) {
+             if (self->is_of_stream) return commit_and_continue(self);
+             TORCH_CHECK_NOT_IMPLEMENTED(false, written(self, method),
+                                         ": the software Metal device has this for the command "
+                                         "buffer of torch's stream only");
+           }},
+          {"waitUntilScheduled",
+           [](CommandBuffer* self, SEL method) {
+             TORCH_CHECK(self->status >= CommandBuffer::kCommitted, written(self, method),
+                         ": the command buffer was not committed; on a Mac this blocks forever");
+           }},
+          {"waitUntilCompleted",
+           [](CommandBuffer* self, SEL method) { wait_until_completed(self, self, method); }},
+          {"addScheduledHandler:",
+           [](CommandBuffer* self, SEL method, id block) {
+             check_not_committed(self, method);
+             self->scheduled.push_back(keep_block(block));
+           }},
+          {"addCompletedHandler:",
+           [](CommandBuffer* self, SEL method, id block) {
+             check_not_committed(self, method);
+             self->completed.push_back(keep_block(block));
+           }},
+          {"encodeSignalEvent:value:",
+           [](CommandBuffer* self, SEL method, id object, uint64_t value) {
+             self->check_encoding(self, method);
+             self->add([event = Strong(event_of(object, self, method)), value] {
+               signal(event.get(), value);
+               return true;
+             });
+           }},
+          {"encodeWaitForEvent:value:",
+           [](CommandBuffer* self, SEL method, id object, uint64_t value) {
+             self->check_encoding(self, method);
+             Event* event = event_of(object, self, method);
+             if (self->is_of_stream) {
+               // The stream's work runs at once, so that the host has to wait.
+               const WithoutGil no_gil;
+               Lock lock(guard().mutex);
+               guard().changed.wait(lock, [=] { return event->value >= value; });
+               return;
+             }
+             self->add([event = Strong(event), queue = self->queue, value] {
+               auto* one = static_cast<Event*>(event.get());
+               Lock lock(guard().mutex);
+               if (one->value >= value) return true;
+               one->queues.push_back(queue);
+               return false;
+             });
+           }},
+          {"pushDebugGroup:", nothing_with_object},
+          {"popDebugGroup", nothing},
+      },
+      {
+          {"commandBufferFromCommandQueue:",
+           [](id, SEL, id queue) { return autoreleased(new_command_buffer(queue)); }},
+          {"commandBufferWithCommandBuffer:", [](id, SEL, id buffer) { return buffer; }},
+      },
+      {"MTLCommandBuffer"});
+}
+
+id make_command_buffer(id self, SEL) { return autoreleased(new_command_buffer(self)); }
+
+}  // namespace
+
+void CommandBuffer::check_encoding(id self, SEL method) const {
+  check_not_committed(const_cast<CommandBuffer*>(this), method);
+  TORCH_CHECK(encoder == nullptr, written(self, method),
+              ": a command encoder is already encoding to this command buffer; a Mac ends the "
+              "process. Send endEncoding to it first",
+              is_of_stream ? "; for the encoder of torch's stream, call "
+                             "MPSStream::endKernelCoalescing(), or take the one of "
+                             "MPSStream::commandEncoder()"
+                           : "");
+}
+
+void CommandBuffer::add(Command command) {
+  if (is_of_stream) {
+    command();
+  } else {
+    commands.push_back(std::move(command));
+  }
+}
+
+void commit(id object, id self, SEL method) {
+  auto* buffer = static_cast<CommandBuffer*>(object);
+  check_not_committed(buffer, method);
+  TORCH_CHECK(buffer->encoder == nullptr, written(self, method),
+              ": an encoder of the command buffer is still open; a Mac ends the process. Send "
+              "endEncoding to it first");
+  TORCH_CHECK(!buffer->has_lost_encoder, written(self, method),
+              ": an encoder of the command buffer was released without endEncoding; a Mac ends "
+              "the process");
+  const Strong kept(buffer);
+  if (buffer->is_of_stream) {
+    buffer->status = CommandBuffer::kCompleted;
+    finish(buffer);
+    return;
+  }
+  enqueue(buffer);
+  buffer->status = CommandBuffer::kCommitted;
+  run(static_cast<CommandQueue*>(buffer->queue.get()));
+  if (buffer->failure) std::rethrow_exception(std::exchange(buffer->failure, nullptr));
+}
+
+void wait_until_completed(id object, id self, SEL method) {
+  auto* buffer = static_cast<CommandBuffer*>(object);
+  // What was encoded on the stream has run, whether torch has committed it or not.
+  if (buffer->is_of_stream && buffer->status < CommandBuffer::kCommitted) return;
+  TORCH_CHECK(buffer->status >= CommandBuffer::kCommitted, written(self, method),
+              ": the command buffer was not committed; on a Mac this blocks forever");
+  if (buffer->is_done) return;
+  const WithoutGil no_gil;
+  Lock lock(guard().mutex);
+  guard().changed.wait(lock, [=] { return buffer->is_done.load(); });
+}
+
+void commit_and_continue(CommandBuffer* buffer) {
+  if (buffer->scheduled.empty() && buffer->completed.empty()) return;
+  // Its handlers see a buffer that is completed, while the stream goes on with this one.
+  const Strong done = Strong::taken(new_command_buffer(buffer->queue));
+  auto* committed = static_cast<CommandBuffer*>(done.get());
+  committed->is_of_stream = true;
+  committed->label = buffer->label;
+  committed->start = committed->end = now();
+  std::swap(committed->scheduled, buffer->scheduled);
+  std::swap(committed->completed, buffer->completed);
+  committed->status = CommandBuffer::kCompleted;
+  finish(committed);
+}
+
+void signal(id object, uint64_t value) {
+  auto* event = static_cast<Event*>(object);
+  std::vector<Strong> queues;
+  std::vector<std::function<void()>> calls;
+  {
+    Lock lock(guard().mutex);
+    event->value = value;
+    std::swap(queues, event->queues);
+    std::erase_if(event->notifications, [&](const Event::Notification& one) {
+      if (one.value > value) return false;
+      calls.push_back(one.call);
+      return true;
+    });
+  }
+  guard().changed.notify_all();
+  for (const auto& call : calls) call();
+  for (id queue : queues) run(static_cast<CommandQueue*>(queue));
+}
+
+void notify(id object, uint64_t value, std::function<void()> call) {
+  auto* event = static_cast<Event*>(object);
+  {
+    Lock lock(guard().mutex);
+    if (event->value < value) {
+      event->notifications.push_back({value, std::move(call)});
+      return;
+    }
+  }
+  call();
+}
+
+id new_event() { return allocate(&class_MetalopsEvent); }
+id new_command_queue() { return allocate(&class_MetalopsCommandQueue); }
+
+id new_command_buffer(id queue) {
+  auto* made = make<CommandBuffer>(&class_MPSCommandBuffer);
+  made->queue = Strong(queue);
+  return made;
+}
+
+void define_commands() {
+  define_events();
+  define_command_buffer();
+  define<CommandQueue>(METALOPS_OBJC_SYMBOLS(MetalopsCommandQueue), &class_NSObject,
+                       {
+                           {"device", get_device},
+                           {"label", Accessors<&CommandQueue::label>::get},
+                           {"setLabel:", Accessors<&CommandQueue::label>::set_copy},
+                           {"commandBuffer", make_command_buffer},
+                           {"commandBufferWithUnretainedReferences", make_command_buffer},
+                       },
+                       {}, {"MTLCommandQueue"});
+}
+
+}  // namespace metalops::objc

@@ -1,0 +1,269 @@
+// The device, and the capture manager.
+#include <ATen/mps/MPSAllocatorInterface.h>
+#include <c10/util/Exception.h>
+#include <dispatch/dispatch.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "../dispatch.h"
+#include "../metal.h"
+
+METALOPS_OBJC_CLASS(MTLArchitecture)
+METALOPS_OBJC_CLASS(MetalopsDevice)
+METALOPS_OBJC_CLASS(MTLCaptureManager)
+METALOPS_OBJC_CLASS(MTLCaptureDescriptor)
+METALOPS_OBJC_CLASS(MetalopsCaptureScope)
+
+namespace metalops::objc {
+namespace {
+
+void nothing(id, SEL) {}
+
+// ---- captures
+
+struct CaptureDescriptor : objc_object {
+  Strong object, url;
+  long destination = 1;  // MTLCaptureDestinationDeveloperTools
+};
+struct CaptureScope : objc_object {
+  Strong label;
+};
+
+void define_captures() {
+  using Descriptor = CaptureDescriptor;
+  define<Descriptor>(METALOPS_OBJC_SYMBOLS(MTLCaptureDescriptor), &class_NSObject,
+                     {
+                         {"captureObject", Accessors<&Descriptor::object>::get},
+                         {"setCaptureObject:", Accessors<&Descriptor::object>::set},
+                         {"outputURL", Accessors<&Descriptor::url>::get},
+                         {"setOutputURL:", Accessors<&Descriptor::url>::set_copy},
+                         {"destination", Accessors<&Descriptor::destination>::get},
+                         {"setDestination:", Accessors<&Descriptor::destination>::set},
+                     });
+  define<CaptureScope>(METALOPS_OBJC_SYMBOLS(MetalopsCaptureScope), &class_NSObject,
+                       {
+                           {"label", Accessors<&CaptureScope::label>::get},
+                           {"setLabel:", Accessors<&CaptureScope::label>::set_copy},
+                           {"beginScope", nothing},
+                           {"endScope", nothing},
+                       },
+                       {}, {"MTLCaptureScope"});
+  define<objc_object>(
+      METALOPS_OBJC_SYMBOLS(MTLCaptureManager), &class_NSObject,
+      {
+          {"supportsDestination:", [](id, SEL, long) { return false; }},
+          {"isCapturing", [](id, SEL) { return false; }},
+          {"newCaptureScopeWithDevice:",
+           [](id, SEL, id) { return allocate(&class_MetalopsCaptureScope); }},
+          {"startCaptureWithDescriptor:error:",
+           [](id, SEL, id, id* out) {
+             fail(out, error("MTLCaptureError", 1,
+                             "The software Metal device has no GPU captures. metalops.trace "
+                             "records launches"));
+             return false;
+           }},
+          {"stopCapture", nothing},
+      },
+      {{"sharedCaptureManager", [](id, SEL) {
+          static id one = allocate(&class_MTLCaptureManager);
+          return one;
+        }}});
+}
+
+// ---- the device
+
+size_t memory_of_machine() {
+  return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) *
+         static_cast<size_t>(sysconf(_SC_PAGE_SIZE));
+}
+
+// As an M3 with macOS 26, whose features the front end has.
+bool supports_family(id, SEL, long family) {
+  const bool apple = 1001 <= family && family <= 1009;
+  const bool mac = family == 2001 || family == 2002;
+  const bool common = 3001 <= family && family <= 3003;
+  return apple || mac || common || family == 5001 || family == 5002;
+}
+
+id default_library(const std::string& folder, id* out) {
+  return library_of_file(join(folder, "default.metallib"), out);
+}
+
+// Calls a block with what `make` returns and its error, on another thread as on a Mac.
+template <class F>
+void later(id block, F make) {
+  submit(dispatch_get_global_queue(0, 0), [block = keep_block(block), make] {
+    void* pool = objc_autoreleasePoolPush();
+    id failure = nullptr;
+    const Strong made = Strong::taken(make(&failure));
+    call_block<void, id, id>(block.get(), made.get(), failure);
+    objc_autoreleasePoolPop(pool);
+  });
+}
+
+void define_the_device() {
+  define<objc_object>(
+      METALOPS_OBJC_SYMBOLS(MTLArchitecture), &class_NSObject,
+      {{"name", [](id, SEL) { return string("applegpu_g15s"); }}});
+
+  define<objc_object>(
+      METALOPS_OBJC_SYMBOLS(MetalopsDevice), &class_NSObject,
+      {
+          {"name", [](id, SEL) { return string("Apple software Metal device"); }},
+          {"registryID", [](id, SEL) -> uint64_t { return 1; }},
+          {"architecture",
+           [](id, SEL) {
+             static id one = allocate(&class_MTLArchitecture);
+             return one;
+           }},
+          {"maxThreadsPerThreadgroup", [](id, SEL) { return Size{1024, 1024, 1024}; }},
+          {"maxThreadgroupMemoryLength",
+           [](id, SEL) -> UInteger { return msl::abi::kMaxThreadgroupBytes; }},
+          {"maxBufferLength", [](id, SEL) -> UInteger { return memory_of_machine(); }},
+          {"recommendedMaxWorkingSetSize", [](id, SEL) -> uint64_t { return memory_of_machine(); }},
+          {"currentAllocatedSize",
+           [](id, SEL) -> UInteger {
+             return at::mps::getIMPSAllocator()->getDriverAllocatedMemory();
+           }},
+          {"hasUnifiedMemory", [](id, SEL) { return true; }},
+          {"isLowPower", [](id, SEL) { return false; }},
+          {"isHeadless", [](id, SEL) { return true; }},
+          {"isRemovable", [](id, SEL) { return false; }},
+          {"location", [](id, SEL) -> UInteger { return 0; }},
+          {"locationNumber", [](id, SEL) -> UInteger { return 0; }},
+          {"maxTransferRate", [](id, SEL) -> uint64_t { return 0; }},
+          {"argumentBuffersSupport", [](id, SEL) -> UInteger { return 1; }},
+          {"readWriteTextureSupport", [](id, SEL) -> UInteger { return 2; }},
+          {"supports32BitFloatFiltering", [](id, SEL) { return true; }},
+          {"supportsFamily:", supports_family},
+          {"newCommandQueue", [](id, SEL) { return new_command_queue(); }},
+          {"newCommandQueueWithMaxCommandBufferCount:",
+           [](id, SEL, UInteger) { return new_command_queue(); }},
+          {"newBufferWithLength:options:",
+           [](id, SEL, UInteger length, UInteger options) { return new_buffer(length, options); }},
+          {"newBufferWithBytes:length:options:",
+           [](id self, SEL method, const void* bytes, UInteger length, UInteger options) {
+             id made = new_buffer(length, options);
+             if (made != nullptr) {
+               std::memcpy(place_of(made, self, method).memory, bytes, length);
+             }
+             return made;
+           }},
+          {"newBufferWithBytesNoCopy:length:options:deallocator:",
+           [](id, SEL, void* bytes, UInteger length, UInteger options, id deallocator) {
+             return new_buffer_without_copy(bytes, length, options, deallocator);
+           }},
+          // A Mac looks into the program's bundle. An extension has no bundle of its own there, so
+          // the folder of the library that asks comes first here.
+          {"newDefaultLibrary",
+           [](id, SEL) -> id {
+             const std::string own = folder_of(image_of(__builtin_return_address(0)));
+             for (const std::string& folder : {own, folder_of(executable())}) {
+               if (exists(join(folder, "default.metallib"))) {
+                 return default_library(folder, nullptr);
+               }
+             }
+             return nullptr;
+           }},
+          {"newDefaultLibraryWithBundle:error:",
+           [](id self, SEL method, id bundle, id* out) {
+             checked(bundle, &class_NSBundle, "NSBundle", self, method);
+             return default_library(static_cast<Url*>(bundle)->path, out);
+           }},
+          {"newLibraryWithSource:options:error:",
+           [](id, SEL, id source, id options, id* out) {
+             return library_of_source(source, options, out);
+           }},
+          {"newLibraryWithSource:options:completionHandler:",
+           [](id, SEL, id source, id options, id block) {
+             later(block, [source = Strong(source), options = Strong(options)](id* out) {
+               return library_of_source(source, options, out);
+             });
+           }},
+          {"newLibraryWithData:error:",
+           [](id, SEL, dispatch_data_t data, id* out) {
+             const void* bytes = nullptr;
+             size_t size = 0;
+             dispatch_data_t map = dispatch_data_create_map(data, &bytes, &size);
+             id made = library_of_bytes(bytes, size, out);
+             dispatch_release(map);
+             return made;
+           }},
+          {"newLibraryWithFile:error:",
+           [](id, SEL, id path, id* out) { return library_of_file(text_of(path), out); }},
+          {"newLibraryWithURL:error:",
+           [](id self, SEL method, id url, id* out) {
+             checked(url, &class_NSURL, "NSURL", self, method);
+             return library_of_file(static_cast<Url*>(url)->path, out);
+           }},
+          {"newComputePipelineStateWithFunction:error:",
+           [](id, SEL, id function, id* out) { return pipeline_of_function(function, out); }},
+          {"newComputePipelineStateWithFunction:options:reflection:error:",
+           [](id, SEL, id function, UInteger, id* reflection, id* out) {
+             id made = pipeline_of_function(function, out);
+             if (reflection != nullptr && made != nullptr) *reflection = reflection_of(made);
+             return made;
+           }},
+          {"newComputePipelineStateWithFunction:completionHandler:",
+           [](id, SEL, id function, id block) {
+             later(block, [function = Strong(function)](id* out) {
+               return pipeline_of_function(function, out);
+             });
+           }},
+          {"newComputePipelineStateWithDescriptor:options:reflection:error:",
+           [](id, SEL, id descriptor, UInteger, id* reflection, id* out) {
+             id made = pipeline_of_descriptor(descriptor, out);
+             if (reflection != nullptr && made != nullptr) *reflection = reflection_of(made);
+             return made;
+           }},
+          {"newComputePipelineStateWithDescriptor:options:completionHandler:",
+           [](id, SEL, id descriptor, UInteger, id block) {
+             submit(dispatch_get_global_queue(0, 0),
+                    [descriptor = Strong(descriptor), block = keep_block(block)] {
+                      void* pool = objc_autoreleasePoolPush();
+                      id failure = nullptr;
+                      const Strong made =
+                          Strong::taken(pipeline_of_descriptor(descriptor, &failure));
+                      id reflection = made.get() != nullptr ? reflection_of(made) : nullptr;
+                      call_block<void, id, id, id>(block.get(), made.get(), reflection, failure);
+                      objc_autoreleasePoolPop(pool);
+                    });
+           }},
+          {"newEvent", [](id, SEL) { return new_event(); }},
+          {"newSharedEvent", [](id, SEL) { return new_event(); }},
+          {"newFence", [](id, SEL) { return new_event(); }},
+      },
+      {}, {"MTLDevice"});
+}
+
+}  // namespace
+
+id device() {
+  static id one = allocate(&class_MetalopsDevice);
+  return one;
+}
+
+void define_device() {
+  define_captures();
+  define_the_device();
+}
+
+void define_metal() {
+  define_buffers();
+  define_libraries();
+  define_commands();
+  define_encoders();
+  define_device();
+}
+
+}  // namespace metalops::objc
+
+extern "C" {
+
+id MTLCreateSystemDefaultDevice(void) { return objc_retain(metalops::objc::device()); }
+id MTLCopyAllDevices(void) {
+  return objc_retain(metalops::objc::array({metalops::objc::device()}));
+}
+
+}  // extern "C"

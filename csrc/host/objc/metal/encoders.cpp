@@ -1,0 +1,360 @@
+// Encoders: launches of kernels, and copies.
+#include <c10/util/Exception.h>
+#include <metal/encoder.h>
+#include <metal/streams.h>
+
+#include <array>
+#include <cstring>
+#include <optional>
+
+#include "../metal.h"
+
+METALOPS_OBJC_CLASS(MetalopsCommandEncoder)
+METALOPS_OBJC_CLASS(MetalopsComputeCommandEncoder)
+METALOPS_OBJC_CLASS(MetalopsBlitCommandEncoder)
+
+namespace metalops::objc {
+namespace {
+
+// ---- what both encoders have in common
+
+struct CommandEncoder : objc_object {
+  Strong buffer;  // an MPSCommandBuffer
+  Strong label;
+  bool has_ended = false;
+
+  CommandBuffer* commands() const { return static_cast<CommandBuffer*>(buffer.get()); }
+  ~CommandEncoder() {
+    if (has_ended || buffer.get() == nullptr) return;
+    commands()->encoder = nullptr;
+    commands()->has_lost_encoder = true;  // the commit says so
+  }
+};
+
+void check_open(const CommandEncoder* self, SEL method) {
+  TORCH_CHECK(!self->has_ended, written(const_cast<CommandEncoder*>(self), method),
+              ": the encoder was used after endEncoding; a Mac ends the process");
+}
+
+template <class Encoder>
+id new_encoder(Class cls, id command_buffer) {
+  auto* made = make<Encoder>(cls);
+  made->buffer = Strong(command_buffer);
+  made->commands()->encoder = made;
+  return made;
+}
+
+void nothing(id, SEL) {}
+void nothing_with_object(id, SEL, id) {}
+
+void define_command_encoder() {
+  define<CommandEncoder>(
+      METALOPS_OBJC_SYMBOLS(MetalopsCommandEncoder), &class_NSObject,
+      {
+          {"device", get_device},
+          {"label", Accessors<&CommandEncoder::label>::get},
+          {"setLabel:", Accessors<&CommandEncoder::label>::set_copy},
+          {"insertDebugSignpost:", nothing_with_object},
+          {"pushDebugGroup:", nothing_with_object},
+          {"popDebugGroup", nothing},
+          // Commands run one after the other, so that all earlier ones are done.
+          {"updateFence:", nothing_with_object},
+          {"waitForFence:", nothing_with_object},
+          {"endEncoding",
+           [](CommandEncoder* self, SEL method) {
+             check_open(self, method);
+             end_encoding(self);
+           }},
+      },
+      {}, {"MTLCommandEncoder"});
+}
+
+// ---- compute
+
+struct Binding {
+  enum class Kind { kNothing, kMemory, kValue };
+  Kind kind = Kind::kNothing;
+  Place place;  // without memory for nil
+  UInteger offset = 0;
+  std::string value;
+};
+
+using Table = std::array<Binding, msl::abi::kMaxBuffers>;
+using Lengths = std::array<uint32_t, msl::abi::kMaxBuffers>;
+
+struct ComputeEncoder : CommandEncoder {
+  UInteger dispatch_type = 0;
+  Strong pipeline;
+  Table table;
+  Lengths threadgroup{};
+};
+
+Binding& binding(ComputeEncoder* self, SEL method, UInteger index) {
+  check_open(self, method);
+  TORCH_CHECK_INDEX(index < msl::abi::kMaxBuffers, written(self, method),
+                    ": Metal kernels have the indices 0 to ", msl::abi::kMaxBuffers - 1, ", not ",
+                    index);
+  return self->table[index];
+}
+
+void set_bytes(ComputeEncoder* self, SEL method, const char* bytes, UInteger length,
+               UInteger index) {
+  Binding& to = binding(self, method, index);
+  TORCH_CHECK_VALUE(length > 0, written(self, method), ": the length for index ", index, " is 0");
+  TORCH_CHECK_VALUE(length <= kMaxBytesArgument, written(self, method), ": Metal passes at most ",
+                    kMaxBytesArgument, " bytes by value, but index ", index, " was given ", length,
+                    "; use a buffer");
+  to = Binding{Binding::Kind::kValue, {}, 0, std::string(bytes, length)};
+}
+
+void set_buffer(ComputeEncoder* self, SEL method, id buffer, UInteger offset, UInteger index) {
+  Binding& to = binding(self, method, index);
+  if (buffer == nullptr) {  // of an empty tensor, or of an argument that the kernel does not use
+    to = Binding{Binding::Kind::kMemory, {}, 0, ""};
+    return;
+  }
+  Place place = place_of(buffer, self, method);
+  check_range(place, offset, 0, self, method);
+  to = Binding{Binding::Kind::kMemory, std::move(place), offset, ""};
+}
+
+void set_buffer_offset(ComputeEncoder* self, SEL method, UInteger offset, UInteger index) {
+  Binding& to = binding(self, method, index);
+  TORCH_CHECK(to.kind == Binding::Kind::kMemory, written(self, method),
+              ": no buffer was set at index ", index);
+  check_range(to.place, offset, 0, self, method);
+  to.offset = offset;
+}
+
+void bind(Encoder& encoder, const ComputeEncoder& from) {
+  for (unsigned index = 0; index < from.table.size(); ++index) {
+    const Binding& one = from.table[index];
+    if (one.kind == Binding::Kind::kValue) {
+      encoder.set_bytes(index, one.value.data(), one.value.size());
+    } else if (one.kind == Binding::Kind::kMemory) {
+      encoder.set_buffer(index, one.place.memory + one.offset, one.place.bytes - one.offset);
+    }
+  }
+  encoder.set_threadgroup_bytes(from.threadgroup);
+}
+
+// Says what torch's classes, for which Encoder has its messages, lack.
+void check_lengths(ComputeEncoder* self, SEL method, const Pipeline& pipeline) {
+  const exec::Kernel& kernel = *pipeline.described;
+  TORCH_CHECK_NOT_IMPLEMENTED(!pipeline.takes_tensors, "Metal kernel '", kernel.name,
+                              "' takes tensors, which programs in Objective-C cannot bind on the "
+                              "software Metal device");
+  for (uint32_t i = 0; i < kernel.argument_count; ++i) {
+    const msl::abi::Argument& argument = kernel.arguments[i];
+    if (argument.kind != msl::abi::ArgumentKind::kThreadgroup) continue;
+    TORCH_CHECK(self->threadgroup[argument.index] != 0, written(self, method), ": Metal kernel '",
+                kernel.name, "' has the threadgroup argument '", argument.name,
+                "', whose length setThreadgroupMemoryLength:atIndex: has to set at index ",
+                argument.index);
+  }
+}
+
+using Threads = std::array<uint64_t, 3>;
+Threads threads_of(Size size) { return {size.width, size.height, size.depth}; }
+
+Threads times(Size groups, Size group) {
+  return {groups.width * group.width, groups.height * group.height, groups.depth * group.depth};
+}
+
+const Pipeline& pipeline_for(ComputeEncoder* self, SEL method) {
+  check_open(self, method);
+  TORCH_CHECK(self->pipeline.get() != nullptr, written(self, method),
+              ": no compute pipeline state was set");
+  const auto& state = *static_cast<PipelineState*>(self->pipeline.get());
+  check_lengths(self, method, *state.pipeline);
+  return *state.pipeline;
+}
+
+void dispatch(ComputeEncoder* self, SEL method, Threads threads, Size group) {
+  const Pipeline& pipeline = pipeline_for(self, method);
+  CommandBuffer* buffer = self->commands();
+  if (buffer->is_of_stream) {
+    Encoder encoder;
+    bind(encoder, *self);
+    encoder.dispatch(pipeline.kernel(), threads, threads_of(group));
+    return;
+  }
+  auto encoder = std::make_shared<Encoder>();
+  bind(*encoder, *self);
+  encoder->check_dispatch(*pipeline.described, threads, threads_of(group));
+  buffer->add([encoder, state = self->pipeline, buffers = self->table, threads, group] {
+    const auto& pipeline = *static_cast<PipelineState*>(state.get())->pipeline;
+    encoder->dispatch(pipeline.kernel(), threads, threads_of(group));
+    return true;
+  });
+}
+
+// The numbers of threadgroups are in a buffer, and are read when the command runs.
+void dispatch_indirect(ComputeEncoder* self, SEL method, id buffer, UInteger offset, Size group) {
+  pipeline_for(self, method);
+  const Place place = place_of(buffer, self, method);
+  check_range(place, offset, 3 * sizeof(uint32_t), self, method);
+  auto encoder = std::make_shared<Encoder>();
+  bind(*encoder, *self);
+  const auto run = [encoder, state = self->pipeline, buffers = self->table, place, offset, group] {
+    uint32_t groups[3];
+    std::memcpy(groups, place.memory + offset, sizeof groups);
+    const auto& pipeline = *static_cast<PipelineState*>(state.get())->pipeline;
+    encoder->dispatch(pipeline.kernel(), times({groups[0], groups[1], groups[2]}, group),
+                      threads_of(group));
+    return true;
+  };
+  if (self->commands()->is_of_stream) {
+    streams::before_direct_work();
+    run();
+  } else {
+    self->commands()->add(run);
+  }
+}
+
+void define_compute_encoder() {
+  define<ComputeEncoder>(METALOPS_OBJC_SYMBOLS(MetalopsComputeCommandEncoder),
+                         &class_MetalopsCommandEncoder,
+                         {
+                             {"dispatchType", Accessors<&ComputeEncoder::dispatch_type>::get},
+                             {"setComputePipelineState:",
+                              [](ComputeEncoder* self, SEL method, id state) {
+                                check_open(self, method);
+                                self->pipeline =
+                                    Strong(checked(state, &class_MetalopsComputePipelineState,
+                                                   "MTLComputePipelineState", self, method));
+                              }},
+                             {"setBytes:length:atIndex:", set_bytes},
+                             {"setBuffer:offset:atIndex:", set_buffer},
+                             {"setBufferOffset:atIndex:", set_buffer_offset},
+                             {"setBuffers:offsets:withRange:",
+                              [](ComputeEncoder* self, SEL method, const id* buffers,
+                                 const UInteger* offsets, Range range) {
+                                for (UInteger i = 0; i < range.length; ++i) {
+                                  set_buffer(self, method, buffers[i], offsets[i],
+                                             range.location + i);
+                                }
+                              }},
+                             {"setThreadgroupMemoryLength:atIndex:",
+                              [](ComputeEncoder* self, SEL method, UInteger length,
+                                 UInteger index) {
+                                binding(self, method, index);
+                                TORCH_CHECK_VALUE(
+                                    length <= msl::abi::kMaxThreadgroupBytes, written(self, method),
+                                    ": threadgroups have at most ", msl::abi::kMaxThreadgroupBytes,
+                                    " bytes of memory, but index ", index, " was given ", length);
+                                self->threadgroup[index] = static_cast<uint32_t>(length);
+                              }},
+                             {"dispatchThreads:threadsPerThreadgroup:",
+                              [](ComputeEncoder* self, SEL method, Size threads, Size group) {
+                                dispatch(self, method, threads_of(threads), group);
+                              }},
+                             {"dispatchThreadgroups:threadsPerThreadgroup:",
+                              [](ComputeEncoder* self, SEL method, Size groups, Size group) {
+                                dispatch(self, method, times(groups, group), group);
+                              }},
+                             {"dispatchThreadgroupsWithIndirectBuffer:indirectBufferOffset:"
+                              "threadsPerThreadgroup:",
+                              dispatch_indirect},
+                             // All memory is resident, and launches run one after the other.
+                             {"useResource:usage:",
+                              [](ComputeEncoder* self, SEL method, id, UInteger) {
+                                check_open(self, method);
+                              }},
+                             {"useResources:count:usage:",
+                              [](ComputeEncoder* self, SEL method, const id*, UInteger, UInteger) {
+                                check_open(self, method);
+                              }},
+                             {"memoryBarrierWithScope:",
+                              [](ComputeEncoder* self, SEL method, UInteger) {
+                                check_open(self, method);
+                              }},
+                             {"memoryBarrierWithResources:count:",
+                              [](ComputeEncoder* self, SEL method, const id*, UInteger) {
+                                check_open(self, method);
+                              }},
+                         },
+                         {}, {"MTLComputeCommandEncoder"});
+}
+
+// ---- copies
+
+struct BlitEncoder : CommandEncoder {};
+
+// Runs work on memory: at once on the stream, in order with its kernels, or with the buffer.
+void encode(CommandBuffer* buffer, std::function<void()> work) {
+  if (buffer->is_of_stream) {
+    streams::before_direct_work();
+    const Turn turn;
+    work();
+    return;
+  }
+  buffer->add([work = std::move(work)] {
+    const Turn turn;
+    work();
+    return true;
+  });
+}
+
+void define_blit_encoder() {
+  define<BlitEncoder>(
+      METALOPS_OBJC_SYMBOLS(MetalopsBlitCommandEncoder), &class_MetalopsCommandEncoder,
+      {
+          {"copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:",
+           [](BlitEncoder* self, SEL method, id from, UInteger from_offset, id to,
+              UInteger to_offset, UInteger bytes) {
+             check_open(self, method);
+             const Place source = place_of(from, self, method);
+             const Place target = place_of(to, self, method);
+             check_range(source, from_offset, bytes, self, method);
+             check_range(target, to_offset, bytes, self, method);
+             encode_copy(self->commands(), source, from_offset, target, to_offset, bytes);
+           }},
+          {"fillBuffer:range:value:",
+           [](BlitEncoder* self, SEL method, id buffer, Range range, uint8_t value) {
+             check_open(self, method);
+             const Place target = place_of(buffer, self, method);
+             check_range(target, range.location, range.length, self, method);
+             encode(self->commands(), [=] {
+               std::memset(target.memory + range.location, value, range.length);
+             });
+           }},
+          {"synchronizeResource:",
+           [](BlitEncoder* self, SEL method, id) { check_open(self, method); }},
+      },
+      {}, {"MTLBlitCommandEncoder"});
+}
+
+}  // namespace
+
+id new_compute_encoder(id command_buffer, UInteger dispatch_type) {
+  auto* made = static_cast<ComputeEncoder*>(
+      new_encoder<ComputeEncoder>(&class_MetalopsComputeCommandEncoder, command_buffer));
+  made->dispatch_type = dispatch_type;
+  return made;
+}
+
+id new_blit_encoder(id command_buffer) {
+  return new_encoder<BlitEncoder>(&class_MetalopsBlitCommandEncoder, command_buffer);
+}
+
+void end_encoding(id encoder) {
+  auto* one = static_cast<CommandEncoder*>(encoder);
+  one->has_ended = true;
+  one->commands()->encoder = nullptr;
+}
+
+void encode_copy(CommandBuffer* buffer, const Place& from, UInteger from_offset, const Place& to,
+                 UInteger to_offset, UInteger bytes) {
+  encode(buffer, [=] {
+    std::memmove(to.memory + to_offset, from.memory + from_offset, bytes);
+  });
+}
+
+void define_encoders() {
+  define_command_encoder();
+  define_compute_encoder();
+  define_blit_encoder();
+}
+
+}  // namespace metalops::objc

@@ -1,0 +1,37 @@
+// Sizes, and the protocols that refer to one another.
+#pragma once
+#include <Foundation/Foundation.h>
+
+#ifdef __OBJC__
+#define MTL_EXTERN FOUNDATION_EXPORT
+#define MTL_INLINE NS_INLINE
+
+typedef struct {
+  NSUInteger x, y, z;
+} MTLOrigin;
+typedef struct {
+  NSUInteger width, height, depth;
+} MTLSize;
+typedef struct {
+  MTLOrigin origin;
+  MTLSize size;
+} MTLRegion;
+MTL_INLINE MTLOrigin MTLOriginMake(NSUInteger x, NSUInteger y, NSUInteger z) {
+  MTLOrigin origin = {x, y, z};
+  return origin;
+}
+MTL_INLINE MTLSize MTLSizeMake(NSUInteger width, NSUInteger height, NSUInteger depth) {
+  MTLSize size = {width, height, depth};
+  return size;
+}
+typedef uint64_t MTLGPUAddress;
+typedef uint64_t MTLTimestamp;
+typedef struct {
+  uint32_t threadgroupsPerGrid[3];
+} MTLDispatchThreadgroupsIndirectArguments;
+
+@protocol MTLDevice, MTLLibrary, MTLFunction, MTLComputePipelineState, MTLResource, MTLBuffer,
+    MTLTexture, MTLHeap, MTLCommandQueue, MTLCommandBuffer, MTLCommandEncoder,
+    MTLComputeCommandEncoder, MTLBlitCommandEncoder, MTLArgumentEncoder, MTLEvent, MTLSharedEvent,
+    MTLFence, MTLResidencySet, MTLCaptureScope, MTLDynamicLibrary, MTLBinaryArchive;
+#endif

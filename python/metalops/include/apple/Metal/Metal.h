@@ -1,0 +1,19 @@
+// Apple's Metal, as far as compute goes. It belongs to the software Metal device: on a Mac the
+// headers of the SDK are used.
+#pragma once
+#include <Metal/MTLArgument.h>
+#include <Metal/MTLArgumentEncoder.h>
+#include <Metal/MTLBlitCommandEncoder.h>
+#include <Metal/MTLBuffer.h>
+#include <Metal/MTLCaptureManager.h>
+#include <Metal/MTLCommandBuffer.h>
+#include <Metal/MTLCommandEncoder.h>
+#include <Metal/MTLCommandQueue.h>
+#include <Metal/MTLComputeCommandEncoder.h>
+#include <Metal/MTLComputePipeline.h>
+#include <Metal/MTLDevice.h>
+#include <Metal/MTLEvent.h>
+#include <Metal/MTLFunctionConstantValues.h>
+#include <Metal/MTLLibrary.h>
+#include <Metal/MTLResource.h>
+#include <Metal/MTLTypes.h>
