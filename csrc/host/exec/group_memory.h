@@ -5,13 +5,14 @@
 #include <cstring>
 
 #include <exec/runtime.h>
+#include <exec/switched_off.h>
 
 namespace metalops::exec {
 
 class GroupMemory {
  public:
   // Assigns memory to the kernel's threadgroup variables and to the threadgroup arguments of the
-  // launch.
+  // launch. An argument without a length is switched off.
   void lay_out(const Kernel& kernel, const Launch& launch, msl::abi::Group& group) {
     group.static_memory = memory_;
     group.static_bytes = kernel.static_threadgroup_bytes + kAlignmentSlack;
@@ -19,8 +20,9 @@ class GroupMemory {
     for (uint32_t i = 0; i < kernel.argument_count; ++i) {
       const auto& argument = kernel.arguments[i];
       if (argument.kind != msl::abi::ArgumentKind::kThreadgroup) continue;
-      group.dynamic_memory[argument.index] = memory_ + used;
-      used += (launch.threadgroup_bytes[argument.index] + 127) / 128 * 128;
+      const uint32_t bytes = launch.threadgroup_bytes[argument.index];
+      group.dynamic_memory[argument.index] = bytes == 0 ? memory_of_zeros() : memory_ + used;
+      used += (bytes + 127) / 128 * 128;
     }
     const bool any =
         used > (kAlignmentSlack + 127) / 128 * 128 || kernel.static_threadgroup_bytes != 0;

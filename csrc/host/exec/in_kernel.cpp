@@ -1,5 +1,5 @@
-// Ends kernels that do not end after Ctrl-C or within the time limit, and reports faults in
-// kernels. A watching thread and signal handlers.
+// Ends kernels that do not end after Ctrl-C or within the time limit, or that write to what is
+// switched off, and reports faults in kernels. A watching thread and signal handlers.
 #include <exec/in_kernel.h>
 
 #include <link.h>
@@ -21,6 +21,7 @@
 
 #include <exec/fiber/fault_handler.h>
 #include <exec/sanitize/findings.h>
+#include <exec/switched_off.h>
 #include <locks.h>
 
 namespace metalops::exec {
@@ -60,6 +61,13 @@ uintptr_t program_counter(const ucontext_t* state) {
 #endif
 }
 
+// Leaves the kernel that a signal handler interrupted. Returns false if there is no way out.
+bool leave(CpuThread& thread, void* signal_context) {
+  if (thread.fibers != nullptr) return thread.fibers->leave_from_outside(signal_context);
+  if (thread.way_out != nullptr) siglongjmp(*thread.way_out, 1);
+  return false;
+}
+
 // Signal handler that leaves the kernel, between two instructions of its library: no lock is held
 // there, and the kernel's frames hold nothing that has to be destroyed.
 void leave_kernel(int, siginfo_t*, void* signal_context) {
@@ -74,11 +82,7 @@ void leave_kernel(int, siginfo_t*, void* signal_context) {
   }
   thread->to_end.store(0, std::memory_order_relaxed);
   thread->left_at.store(at, std::memory_order_relaxed);
-  if (thread->fibers != nullptr) {
-    thread->fibers->leave_from_outside(signal_context);
-  } else if (thread->way_out != nullptr) {
-    siglongjmp(*thread->way_out, 1);
-  }
+  leave(*thread, signal_context);
 }
 
 void note_interrupt(int signal, siginfo_t* info, void* signal_context) {
@@ -138,7 +142,7 @@ std::vector<Piece> running_pieces() {
 
 // Tries to end these pieces of work; returns true if any is still running. An endless kernel is in
 // its own code most of the time; if not, the caller tries again.
-bool leave_pieces(const std::vector<Piece>& pieces, bool at_time_limit) {
+bool leave_pieces(const std::vector<Piece>& pieces, EndReason reason) {
   std::lock_guard<ForkSafeMutex> lock(mutex);
   bool are_running = false;
   for (const Piece& piece : pieces) {
@@ -152,7 +156,7 @@ bool leave_pieces(const std::vector<Piece>& pieces, bool at_time_limit) {
       if (kernel < first || kernel >= first + code.library->kernel_count) continue;
       thread.code[0].store(code.begin, std::memory_order_relaxed);
       thread.code[1].store(code.end, std::memory_order_relaxed);
-      thread.at_time_limit.store(at_time_limit, std::memory_order_relaxed);
+      thread.end_reason.store(reason, std::memory_order_relaxed);
       thread.to_end.store(piece.number, std::memory_order_relaxed);
       pthread_kill(thread.id, kLeave);
     }
@@ -179,7 +183,7 @@ void end_what_does_not_end() {
   sleep_for(kForTheMainThread);
   if (was_handled || !ask->is_fatal()) return;
   for (long tried = 0; tried < kForLeaving && !was_handled; tried += 2) {
-    if (!leave_pieces(pieces, false)) return;
+    if (!leave_pieces(pieces, EndReason::kInterrupt)) return;
     sleep_for(2);
   }
 }
@@ -221,7 +225,8 @@ class TimeLimit {
         is_over |= pieces[i].cpu_time - before->second[i].cpu_time > limit_;
       }
       if (is_over && !is_debugged()) {
-        for (long tried = 0; tried < kForLeaving && leave_pieces(pieces, true); tried += 2) {
+        for (long tried = 0; tried < kForLeaving && leave_pieces(pieces, EndReason::kTimeLimit);
+             tried += 2) {
           sleep_for(2);
         }
       }
@@ -307,6 +312,25 @@ bool report_fault(const siginfo_t* info, void*) {
   return false;  // the previous handler goes on: faulthandler, or the end of the process
 }
 
+// Ends a kernel that writes to an argument that is switched off.
+bool leave_at_switched_off(const siginfo_t* info, void* signal_context) {
+  CpuThread* const thread = this_cpu_thread;
+  if (thread == nullptr || (thread->piece.load(std::memory_order_relaxed) & 1) == 0) return false;
+  // Another handler, such as faulthandler's, was asked first and has sent the signal once more
+  // without the address. The instruction faults again, with it.
+  if (info->si_code == SI_TKILL && info->si_pid == getpid()) return true;
+  if (!is_memory_of_zeros(info->si_addr)) return false;
+  thread->end_reason.store(EndReason::kSwitchedOff, std::memory_order_relaxed);
+  const auto* state = static_cast<const ucontext_t*>(signal_context);
+  thread->left_at.store(program_counter(state), std::memory_order_relaxed);
+  // Left by a jump: a handler that was asked before this one may have blocked the signal.
+  sigset_t fault;
+  sigemptyset(&fault);
+  sigaddset(&fault, SIGSEGV);
+  pthread_sigmask(SIG_UNBLOCK, &fault, nullptr);
+  return leave(*thread, signal_context);
+}
+
 // A forked child has none of the other threads. Its next library starts another watching thread.
 [[maybe_unused]] const int fork_handler = pthread_atfork(nullptr, nullptr, [] {
   is_watched = false;
@@ -385,6 +409,7 @@ void forget_code(const msl::abi::Library& library) {
 void watch_kernels() {
   if (is_watched.exchange(true)) return;
   install_fault_handler<&report_fault>(0, {SIGSEGV, SIGBUS, SIGFPE, SIGILL});
+  install_fault_handler<&leave_at_switched_off>(SA_NODEFER);
   struct sigaction action = {};
   action.sa_sigaction = &leave_kernel;
   // Left by a jump, so it must not block the signal; interrupted system calls go on.

@@ -14,11 +14,15 @@
 
 namespace metalops::exec {
 
-// Thrown out of a kernel that does not end.
+// Why a kernel was ended from outside; the last: it wrote to an argument that a function constant
+// switches off.
+enum class EndReason { kInterrupt, kTimeLimit, kSwitchedOff };
+
+// Thrown out of a kernel that is ended from outside.
 struct EndedFromOutside {
-  bool at_time_limit = false;  // otherwise by Ctrl-C
-  const void* at = nullptr;    // the instruction that it had come to
-  std::string waiting;         // what other threads of the threadgroup wait for; may be empty
+  EndReason reason = EndReason::kInterrupt;
+  const void* at = nullptr;  // the instruction that it had come to
+  std::string waiting;       // what other threads of the threadgroup wait for; may be empty
 };
 
 // Interface of the worker that runs fibers on this CPU thread.
@@ -42,15 +46,15 @@ struct CpuThread {
   std::atomic<uint64_t> piece{0};  // odd while in a kernel; a different number each time
   std::atomic<const Kernel*> kernel{nullptr};
   const char* engine = nullptr;
-  sigjmp_buf* way_out = nullptr;           // of a kernel on this thread's own stack
-  FibersToLeave* fibers = nullptr;         // of a kernel on fibers
-  std::atomic<uint64_t> to_end{0};         // the piece that has to end
-  std::atomic<bool> at_time_limit{false};  // why it has to end
+  sigjmp_buf* way_out = nullptr;    // of a kernel on this thread's own stack
+  FibersToLeave* fibers = nullptr;  // of a kernel on fibers
+  std::atomic<uint64_t> to_end{0};  // the piece that has to end
+  std::atomic<EndReason> end_reason{EndReason::kInterrupt};
   std::atomic<uintptr_t> code[2]{};   // address range of its kernel library, where it may be left
   std::atomic<uintptr_t> left_at{0};  // the instruction after which it was left
 
   EndedFromOutside ended() const {
-    return {at_time_limit.load(std::memory_order_relaxed),
+    return {end_reason.load(std::memory_order_relaxed),
             reinterpret_cast<const void*>(left_at.load(std::memory_order_relaxed)),
             {}};
   }

@@ -19,6 +19,7 @@
 #include <exec/sanitize/stream_order.h>
 #include <exec/sanitize/wild_access.h>
 #include <exec/share_out.h>
+#include <exec/switched_off.h>
 #include <locks.h>
 
 namespace metalops::exec {
@@ -151,8 +152,16 @@ bool takes_textures(const Kernel& kernel) {
 }
 
 void check_launch(const Kernel& kernel, const Launch& launch) {
-  TORCH_CHECK(launch.textures != nullptr || !takes_textures(kernel), "kernel '", kernel.name,
-              "' takes textures or samplers, which were not given");
+  if (C10_UNLIKELY(launch.textures == nullptr)) {
+    const KernelNotes* notes = notes_of(kernel);
+    for (uint32_t i = 0; i < kernel.argument_count; ++i) {
+      const msl::abi::ArgumentKind kind = kernel.arguments[i].kind;
+      TORCH_CHECK(
+          (kind != msl::abi::ArgumentKind::kTexture && kind != msl::abi::ArgumentKind::kSampler) ||
+              (notes != nullptr && !notes->is_on(i)),
+          "kernel '", kernel.name, "' takes textures or samplers, which were not given");
+    }
+  }
   uint64_t threads = 1;
   for (const uint32_t& size : launch.group) {
     TORCH_CHECK_VALUE(size != 0, "the threadgroup size of kernel '", kernel.name,
@@ -211,7 +220,20 @@ namespace {
 // Raises what the handler of Ctrl-C raises, if this is the thread that runs it, or an error that
 // tells what did not end.
 [[noreturn]] void report_end(const Kernel& kernel, const EndedFromOutside& ended) {
-  if (!ended.at_time_limit) {
+  if (ended.reason == EndReason::kSwitchedOff) {
+    const KernelNotes* notes = notes_of(kernel);
+    std::string arguments;
+    for (uint32_t i = 0; notes != nullptr && i < kernel.argument_count; ++i) {
+      if (!notes->is_on(i)) {
+        arguments += c10::str(arguments.empty() ? "" : ", ", kernel.arguments[i].name);
+      }
+    }
+    TORCH_CHECK(false, "kernel '", kernel.name,
+                "' was ended because it writes to an argument that a function constant switches "
+                "off (",
+                arguments, ")");
+  }
+  if (ended.reason == EndReason::kInterrupt) {
     if (check_interrupt != nullptr) check_interrupt();
     TORCH_CHECK(false, "kernel '", kernel.name, "' was ended by Ctrl-C");
   }
@@ -227,12 +249,10 @@ namespace {
 
 }  // namespace
 
-void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
-         const BoundBuffers* bound) try {
-  if (C10_UNLIKELY(launch_hook != nullptr) && engine == Engine::kAutomatic) {
-    launch_hook(kernel, launch, threads, bound);
-    return;
-  }
+namespace {
+
+void run_bound(const Kernel& kernel, Launch& launch, Engine engine, int threads,
+               const BoundBuffers* bound) {
   if (engine == Engine::kAutomatic) engine = preferred_engine().load(std::memory_order_relaxed);
 
   for (const uint32_t size : launch.grid) {
@@ -269,6 +289,21 @@ void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
     default:
       return run_fibers(kernel, launch, threads);
   }
+}
+
+}  // namespace
+
+void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
+         const BoundBuffers* bound) try {
+  if (C10_UNLIKELY(launch_hook != nullptr) && engine == Engine::kAutomatic) {
+    launch_hook(kernel, launch, threads, bound);
+    return;
+  }
+  if (const KernelNotes* notes = notes_of(kernel); C10_UNLIKELY(notes != nullptr)) {
+    WithSwitchedOff with(kernel, *notes, launch);
+    return run_bound(kernel, with.launch, engine, threads, bound);
+  }
+  run_bound(kernel, launch, engine, threads, bound);
 } catch (const EndedFromOutside& ended) {
   report_end(kernel, ended);
 }

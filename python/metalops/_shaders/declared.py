@@ -46,12 +46,14 @@ class Constant:
 class Declared:
     """The function constants and threadgroup arguments of a source. constants: in order. needed: by kernel, the names
     of the constants without which it is not complete. memory: by kernel, the indices of its threadgroup arguments, and
-    their names. handles: by kernel, the arguments that are tensors. textures: by kernel, those that are textures and
-    samplers, with what switches them on, as written, or None."""
+    their names. switched: by kernel, the indices of those that a function constant switches on. handles: by kernel, the
+    arguments that are tensors. textures: by kernel, those that are textures and samplers, with what switches them on, as
+    written, or None."""
 
     constants: list[Constant] = field(default_factory=list)
     needed: dict[str, list[str]] = field(default_factory=dict)
     memory: dict[str, dict[int, str]] = field(default_factory=dict)
+    switched: dict[str, set[int]] = field(default_factory=dict)
     handles: dict[str, list[str]] = field(default_factory=dict)
     textures: dict[str, list[tuple[HandleArgument, str | None]]] = field(default_factory=dict)
 
@@ -137,7 +139,7 @@ class Declared:
                         f"{constant.index}): give it in `constants`"
                     )
         for index, name in self.memory.get(kernel, {}).items():
-            if index not in sizes:
+            if index not in sizes and index not in self.switched[kernel]:
                 raise ValueError(
                     f"kernel {kernel!r} needs the size of its threadgroup argument {name!r} (index {index}): give it in "
                     "`threadgroup_memory`"
@@ -172,6 +174,13 @@ def of_program(program: Program) -> Declared:
             number: parameter.name or ""
             for parameter in instance.kernel.parameters
             if parameter.kind == "threadgroup"
+            and (number := number_in(parameter.index)) is not None
+        }
+        found.switched[instance.name] = {
+            number
+            for parameter in instance.kernel.parameters
+            if parameter.kind == "threadgroup"
+            and parameter.switch is not None
             and (number := number_in(parameter.index)) is not None
         }
         found.handles[instance.name] = [

@@ -42,7 +42,7 @@ using metal::vec;
 struct NoOffset {};
 struct NoShortTexel {};
 template <TextureKind K>
-struct Coordinates {
+struct TextureCoordinates {
   using Sample = vec<float, 2>;
   using Texel = vec<uint, 2>;
   using ShortTexel = vec<ushort, 2>;
@@ -55,13 +55,13 @@ struct CoordinatesOfLine {
   using Offset = NoOffset;
 };
 template <>
-struct Coordinates<TextureKind::k1d> : CoordinatesOfLine {};
+struct TextureCoordinates<TextureKind::k1d> : CoordinatesOfLine {};
 template <>
-struct Coordinates<TextureKind::k1dArray> : CoordinatesOfLine {};
+struct TextureCoordinates<TextureKind::k1dArray> : CoordinatesOfLine {};
 template <>
-struct Coordinates<TextureKind::kBuffer> : CoordinatesOfLine {};
+struct TextureCoordinates<TextureKind::kBuffer> : CoordinatesOfLine {};
 template <>
-struct Coordinates<TextureKind::k3d> {
+struct TextureCoordinates<TextureKind::k3d> {
   using Sample = vec<float, 3>;
   using Texel = vec<uint, 3>;
   using ShortTexel = vec<ushort, 3>;
@@ -74,9 +74,9 @@ struct CoordinatesOfCube {
   using Offset = NoOffset;
 };
 template <>
-struct Coordinates<TextureKind::kCube> : CoordinatesOfCube {};
+struct TextureCoordinates<TextureKind::kCube> : CoordinatesOfCube {};
 template <>
-struct Coordinates<TextureKind::kCubeArray> : CoordinatesOfCube {};
+struct TextureCoordinates<TextureKind::kCubeArray> : CoordinatesOfCube {};
 
 // The dimensions and operations of each kind of texture.
 constexpr bool has_elements(TextureKind k) {
@@ -211,10 +211,10 @@ struct TextureHandle {
   using Component = T;
   using V = Stored<T>;
   using Value = metal::conditional_t<IsDepth, T, vec<T, 4>>;
-  using Sample = typename Coordinates<K>::Sample;
-  using TexelAt = typename Coordinates<K>::Texel;
-  using ShortTexelAt = typename Coordinates<K>::ShortTexel;
-  using Offset = typename Coordinates<K>::Offset;
+  using Sample = typename TextureCoordinates<K>::Sample;
+  using TexelAt = typename TextureCoordinates<K>::Texel;
+  using ShortTexelAt = typename TextureCoordinates<K>::ShortTexel;
+  using Offset = typename TextureCoordinates<K>::Offset;
 
   const abi::Texture* msl_texture;
 

@@ -1,0 +1,91 @@
+// Memory and textures for arguments that a function constant switches off.
+#include <exec/switched_off.h>
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <iterator>
+
+#include <exec/sanitize/findings.h>
+
+namespace metalops::exec {
+namespace {
+
+using msl::abi::ArgumentKind;
+
+constexpr size_t kMostBytes = size_t{1} << 37;  // 2^32 float4 forwards, and as many backwards
+constexpr size_t kLeastBytes = size_t{1} << 20;
+
+std::atomic<uintptr_t> first{0};
+std::atomic<uintptr_t> past{0};
+
+// Only pages that are read take memory: that of their page tables.
+void* map_zeros() {
+  for (size_t bytes = kMostBytes; bytes >= kLeastBytes; bytes /= 2) {
+    void* const start =
+        ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start == MAP_FAILED) continue;
+    past = uintptr_t(start) + bytes;
+    first = uintptr_t(start);
+    return static_cast<char*>(start) + bytes / 2;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void* memory_of_zeros() {
+  static void* const address = map_zeros();
+  return address;
+}
+
+bool is_memory_of_zeros(const void* address) {
+  const auto at = uintptr_t(address);
+  return at >= first.load(std::memory_order_relaxed) && at < past.load(std::memory_order_relaxed);
+}
+
+WithSwitchedOff::WithSwitchedOff(const Kernel& kernel, const KernelNotes& notes, const Launch& from)
+    : launch(from) {
+  const bool is_sanitized = sanitize_mode() != SanitizeMode::kOff;
+  tensor_.elements = is_sanitized ? nullptr : memory_of_zeros();
+  if (from.textures != nullptr) std::copy_n(from.textures, std::size(textures_), textures_);
+  if (from.samplers != nullptr) std::copy_n(from.samplers, std::size(samplers_), samplers_);
+  for (uint32_t i = 0; i < kernel.argument_count; ++i) {
+    const msl::abi::Argument& argument = kernel.arguments[i];
+    if (notes.is_on(i)) continue;
+    if (argument.kind == ArgumentKind::kTexture || argument.kind == ArgumentKind::kSampler) {
+      launch.textures = textures_;
+      launch.samplers = samplers_;
+      if (argument.kind == ArgumentKind::kTexture && !is_sanitized) bind_textures(argument);
+    } else if (argument.kind == ArgumentKind::kBuffer && notes.tables[i] == nullptr) {
+      void*& buffer = launch.buffers[argument.index];
+      if (buffer == nullptr && argument.tensor != nullptr) buffer = &tensor_;
+      if (buffer == nullptr && !is_sanitized) buffer = memory_of_zeros();
+    }
+  }
+}
+
+// Binds textures of one texel.
+void WithSwitchedOff::bind_textures(const msl::abi::Argument& argument) {
+  using msl::abi::TexelEncoding;
+  using msl::abi::TextureComponent;
+  const msl::abi::TextureArgument& declared = *argument.texture;
+  const TextureComponent component = declared.component;
+  const TexelEncoding encoding = component == TextureComponent::kUint  ? TexelEncoding::kUint32
+                                 : component == TextureComponent::kInt ? TexelEncoding::kSint32
+                                                                       : TexelEncoding::kFloat;
+  for (uint32_t t = argument.index; t < argument.index + declared.count; ++t) {
+    if (t >= std::size(textures_) || textures_[t] != nullptr) continue;
+    msl::abi::Texture& made = made_.emplace_back();
+    made.kind = declared.kind;
+    made.format = {encoding, 4, msl::abi::TexelOrder::kRgba, 16};
+    made.layers = 6;
+    made.level_count = 1;
+    made.levels[0] = {static_cast<unsigned char*>(memory_of_zeros()), 16, 16, 1, 1, 1, 0};
+    textures_[t] = &made;
+  }
+}
+
+}  // namespace metalops::exec
