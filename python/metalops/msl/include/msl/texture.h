@@ -202,6 +202,8 @@ MSL_INLINE FoundTexel find_texel(const abi::Texture& of, const ReadPlace& place,
   return {&found, slice + place.at[2]};
 }
 
+namespace bases {
+
 // The operations of all textures, for the types below to offer where they apply.
 template <TextureKind K, class T, access A, bool IsDepth>
 struct TextureHandle {
@@ -668,21 +670,23 @@ struct TextureAtomics : TextureAccess<K, T, A, false> {
   }
 };
 
+}  // namespace bases
+
 }  // namespace msl::msl_impl
 
 namespace msl::metal {
 
 #define MSL_TEXTURE(NAME, KIND)                                                                    \
   template <class T, access A = access::sample, memory_coherence C = memory_coherence_threadgroup> \
-  struct NAME                                                                                      \
-      : msl_impl::TextureAtomics<abi::TextureKind::KIND, msl_impl::TextureComponentOr<T>, A> {     \
+  struct NAME : msl_impl::bases::TextureAtomics<abi::TextureKind::KIND,                            \
+                                                msl_impl::TextureComponentOr<T>, A> {              \
     static_assert(msl_impl::is_texture_component<T>,                                               \
                   "the components of a texture are half, float, short, ushort, int, uint, long "   \
                   "or ulong");                                                                     \
   };
 #define MSL_DEPTH_TEXTURE(NAME, KIND)                                                              \
   template <class T, access A = access::sample, memory_coherence C = memory_coherence_threadgroup> \
-  struct NAME : msl_impl::TextureAccess<abi::TextureKind::KIND, T, A, true> {                      \
+  struct NAME : msl_impl::bases::TextureAccess<abi::TextureKind::KIND, T, A, true> {               \
     static_assert(msl_impl::same<T, float>, "the components of a depth texture are float");        \
     static_assert(A == access::sample || A == access::read,                                        \
                   "the access of a depth texture is sample or read");                              \
@@ -710,8 +714,8 @@ struct depth2d_ms {};
 template <class T, access A = access::read, memory_coherence C = memory_coherence_threadgroup>
 struct depth2d_ms_array {};
 template <class T, access A = access::read, memory_coherence C = memory_coherence_threadgroup>
-struct texture_buffer
-    : msl_impl::TextureAtomics<abi::TextureKind::kBuffer, msl_impl::TextureComponentOr<T>, A> {
+struct texture_buffer : msl_impl::bases::TextureAtomics<abi::TextureKind::kBuffer,
+                                                        msl_impl::TextureComponentOr<T>, A> {
   static_assert(msl_impl::is_texture_component<T>,
                 "the components of a texture are half, float, short, ushort, int, uint, long or "
                 "ulong");

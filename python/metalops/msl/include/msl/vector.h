@@ -109,6 +109,11 @@ MSL_INLINE Float4 whole(const V& v) {
 #define MSL_AS_A_WHOLE(op)
 #endif
 
+// Base classes of Metal's types, in a namespace of their own: argument-dependent lookup finds the
+// functions of the namespaces of base classes, and a program's functions may have the names of
+// msl_impl's.
+namespace bases {
+
 // The operators of vec and packed_vec. They are friends of a common base class, found only by
 // argument-dependent lookup, and take vec: so a scalar, a packed vector or a swizzle on either side
 // converts implicitly.
@@ -235,14 +240,16 @@ struct vector_operators {
   }
 };
 
-struct splat {};  // selects the constructor that fills every component
-
 // Gives a vector its alignment in structs and arrays. It is a base class, because GPUs access
 // vectors at the alignment of an element, and so must the code for the CPU: clang's
 // -fmax-type-align (compiler.py) applies to types that have no attribute of their own. V: two bases
 // of one type would not be at the same address.
 template <class V, size_t Bytes>
 struct alignas(Bytes) aligned {};
+
+}  // namespace bases
+
+struct splat {};  // selects the constructor that fills every component
 
 }  // namespace msl_impl
 
@@ -274,7 +281,8 @@ namespace metal {
   MSL_INLINE constexpr const T& operator[](size_t i) const { return msl_impl::at<N>(*this, i); }
 
 template <class T>
-struct vec<T, 2> : msl_impl::vector_operators<T, 2>, msl_impl::aligned<vec<T, 2>, 2 * sizeof(T)> {
+struct vec<T, 2> : msl_impl::bases::vector_operators<T, 2>,
+                   msl_impl::bases::aligned<vec<T, 2>, 2 * sizeof(T)> {
   T x, y;
   MSL_VECTOR_COMMON(2, x(msl_impl::conversion::converted<T>(v.x)),
                     y(msl_impl::conversion::converted<T>(v.y)))
@@ -285,7 +293,8 @@ struct vec<T, 2> : msl_impl::vector_operators<T, 2>, msl_impl::aligned<vec<T, 2>
 };
 
 template <class T>
-struct vec<T, 3> : msl_impl::vector_operators<T, 3>, msl_impl::aligned<vec<T, 3>, 4 * sizeof(T)> {
+struct vec<T, 3> : msl_impl::bases::vector_operators<T, 3>,
+                   msl_impl::bases::aligned<vec<T, 3>, 4 * sizeof(T)> {
   T x, y, z;
   MSL_VECTOR_COMMON(3, x(msl_impl::conversion::converted<T>(v.x)),
                     y(msl_impl::conversion::converted<T>(v.y)),
@@ -305,7 +314,8 @@ struct vec<T, 3> : msl_impl::vector_operators<T, 3>, msl_impl::aligned<vec<T, 3>
 };
 
 template <class T>
-struct vec<T, 4> : msl_impl::vector_operators<T, 4>, msl_impl::aligned<vec<T, 4>, 4 * sizeof(T)> {
+struct vec<T, 4> : msl_impl::bases::vector_operators<T, 4>,
+                   msl_impl::bases::aligned<vec<T, 4>, 4 * sizeof(T)> {
   T x, y, z, w;
   MSL_VECTOR_COMMON(4, x(msl_impl::conversion::converted<T>(v.x)),
                     y(msl_impl::conversion::converted<T>(v.y)),
@@ -359,7 +369,7 @@ struct vec<T, 16> : wide_vec<T, 16> {
   using wide_vec<T, 16>::wide_vec;
 };
 template <class T, int N>
-struct wide_vec : msl_impl::aligned<vec<T, N>, N * sizeof(T)> {
+struct wide_vec : msl_impl::bases::aligned<vec<T, N>, N * sizeof(T)> {
   using V = vec<T, N>;
   using B = vec<bool, N>;
   using value_type = T;
@@ -452,17 +462,17 @@ struct wide_vec : msl_impl::aligned<vec<T, N>, N * sizeof(T)> {
   MSL_INLINE constexpr const T& operator[](size_t i) const { return msl_impl::at<N>(*this, i); }
 
 template <class T>
-struct packed_vec<T, 2> : msl_impl::vector_operators<T, 2> {
+struct packed_vec<T, 2> : msl_impl::bases::vector_operators<T, 2> {
   T x, y;
   MSL_PACKED_COMMON(2, x(v.x), y(v.y))
 };
 template <class T>
-struct packed_vec<T, 3> : msl_impl::vector_operators<T, 3> {
+struct packed_vec<T, 3> : msl_impl::bases::vector_operators<T, 3> {
   T x, y, z;
   MSL_PACKED_COMMON(3, x(v.x), y(v.y), z(v.z))
 };
 template <class T>
-struct packed_vec<T, 4> : msl_impl::vector_operators<T, 4> {
+struct packed_vec<T, 4> : msl_impl::bases::vector_operators<T, 4> {
   T x, y, z, w;
   MSL_PACKED_COMMON(4, x(v.x), y(v.y), z(v.z), w(v.w))
 };
@@ -482,7 +492,7 @@ namespace metal {
 
 // The reference v.zyx on the left of an assignment.
 template <class T, int N, bool Packed, int... I>
-struct swizzle_reference : msl_impl::vector_operators<T, sizeof...(I)> {
+struct swizzle_reference : msl_impl::bases::vector_operators<T, sizeof...(I)> {
   using V = vec<T, sizeof...(I)>;
   msl_impl::vector_t<Packed, T, N>& vector;
 
