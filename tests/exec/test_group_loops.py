@@ -23,6 +23,17 @@ BODIES = {
         uint n = 0;
         for (uint k = 0; k < v % 5; ++k) { n += simd_max(v) & 3; }
         r = n;""",
+    "loops_that_begin_with_an_assignment": """
+        uint stride = 1, last, own, n = 0;
+        while (stride < size) stride <<= 1;
+        for (stride >>= 1, last = 2; stride > 0; stride >>= 1) r += simd_sum(v & stride) + last;
+        for (own = v; own < 9; ++own) r += own * 3;
+        for (own = lane; own < 40; own += simd_max(own & 3) + 1) r += simd_sum(own);
+        for (stride = 3; stride != 0; --stride) { if (v > 4) { r += simd_sum(1u) * stride; } }
+        for (own += simd_sum(v); n < 2; ++n) r += simd_max(own + n);
+        if (v & 1) { for (n = 0; n < v % 4; ++n) r ^= simd_sum(n + own); }
+        for (stride++; stride < 6; stride++) { threadgroup_barrier(mem_flags::mem_none); r += stride; }
+        for ((void)own; n < 8; ++n) r += simd_sum(n);""",
     "private_arrays": """
         uint kept[4] = {v, v + 1};
         for (uint k = 0; k < 4; ++k) kept[k] += simd_sum(kept[k]);

@@ -449,6 +449,8 @@ class Body:
                 initializer = node.child_by_field_name("initializer")
                 if initializer is not None and initializer.type == "declaration":
                     self._level[initializer.id] = conditions
+                elif initializer is not None:
+                    self._definition(initializer, conditions)
                 update = node.child_by_field_name("update")
                 if update is not None:
                     self._definition(update, inside)

@@ -95,11 +95,13 @@ class Classification:
         if condition is not None and (self._body.meets(condition) or self._body.parts(condition)):
             return False
         initializer = node.child_by_field_name("initializer")
-        if initializer is not None:
-            if initializer.type != "declaration":
-                return False
+        if initializer is not None and initializer.type == "declaration":
             if any(v.kind is Kind.THREAD for v in self._body.declared_by(initializer)):
                 return False
+        elif initializer is not None and (
+            self._body.meets(initializer) or not self.is_uniform_definition(initializer)
+        ):
+            return False
         update = node.child_by_field_name("update")
         if update is not None and not self.is_uniform_definition(update):
             return False
@@ -112,7 +114,9 @@ class Classification:
             node.child_by_field_name("condition"),
             node.child_by_field_name("update"),
         )
-        if initializer is None or condition is None or update is None:
+        if initializer is None or initializer.type != "declaration":
+            return False
+        if condition is None or update is None:
             return False
         variables = self._body.declared_by(initializer)
         if len(variables) != 1 or variables[0].value is None or len(variables[0].definitions) > 3:

@@ -66,7 +66,10 @@ class LoopStatements:
         )
         if node.type == "for_statement":
             out.add("for (")
-            out.add(self._rewriter.statement(initializer) if initializer is not None else ";")
+            if initializer is not None:
+                out.add(self._rewriter.statement(initializer))
+            if initializer is None or initializer.type != "declaration":
+                out.add(";")
             out.add(" ")
             if condition is not None:
                 out.add(self._rewriter.expression(condition))
@@ -163,8 +166,10 @@ class LoopStatements:
         if condition is not None and condition.type == "parenthesized_expression":
             condition = condition.named_children[0]
         out.add("{ ")
-        if initializer is not None:
+        if initializer is not None and initializer.type == "declaration":
             self._emit_block([initializer], out)
+        elif initializer is not None:
+            self._emit_step(initializer, out)
         loop = self._new("loop")
         out.add(f"{_S}::Mask {loop}(msl_g, {self._masks.active}); for (;;) {{\n")
         outermost = self._masks.depth
@@ -182,7 +187,7 @@ class LoopStatements:
             if self._body.leaves_at_all(body):
                 out.add(f"if (!{loop}.any()) break;\n")
             if update is not None:
-                self._emit_update(update, out)
+                self._emit_step(update, out)
             if node.type == "do_statement" and condition is not None:
                 self._emit_condition(condition, loop, out)
         out.add("} }\n")
@@ -197,10 +202,11 @@ class LoopStatements:
         out.add("} ")
         out.add(f"if (!{loop}.any()) break;\n")
 
-    def _emit_update(self, node, out: Mapped) -> None:
+    def _emit_step(self, node, out: Mapped) -> None:
+        """Emits the update of a loop, or its initializer if that is an expression."""
         if node.type == "comma_expression":
             for child in node.named_children:
-                self._emit_update(child, out)
+                self._emit_step(child, out)
         elif self._statements.is_uniform_definition(node):
             out.add(self._rewriter.expression(node))
             out.add(";\n")
