@@ -8,9 +8,11 @@ import struct
 import metalops
 import pytest
 import torch
+from metalops import trace
 from metalops._textures.layout import KINDS
 from metalops.cuda import compile_shader
 from metalops.cuda.library import Library
+from metalops.trace.replay import _CudaLibrary, launching
 
 from tests.textures import kernels, test_programs
 
@@ -28,8 +30,8 @@ SOURCES = {
 }
 
 
-def assert_all_compile(source):
-    library = Library(source)
+def assert_all_compile(source, constants=None):
+    library = Library(source, constants=constants)
     assert not library.left_out
     text = library.compile(ARCHITECTURE, debug=True).decode()
     assert text.count(".entry msl_kernel_") == len(library.kernel_names) > 0
@@ -64,8 +66,8 @@ def _compiles(function):
 
 @pytest.fixture(autouse=True)
 def programs_only_compile(monkeypatch):
-    def compile_for_gpus(source):
-        assert_all_compile(source)
+    def compile_for_gpus(source, constants=None):
+        assert_all_compile(source, constants)
         raise _Compiled
 
     stand_in = type("metalops", (), {"compile_shader": staticmethod(compile_for_gpus)})
@@ -156,6 +158,29 @@ def test_a_long_table_is_written_to_memory(recorder):
     assert writes and launch.function == "msl_kernel_0"
     assert struct.unpack_from("I", launch.parameters[0], 48)[0] >> 31 == 0
     assert struct.unpack_from("Q", launch.parameters[0], 176 + 8 * 31)[0] != 0
+
+
+def test_a_recorded_launch_passes_the_same(recorder):
+    source = f"""{HEAD}kernel void k(texture2d<float> t [[texture(1)]], sampler s, device float* x) {{
+  x[0] = t.sample(s, float2(0)).x;
+}}"""
+    texture, sampler = metalops.texture(torch.zeros(4, 8)[:, 4:]), metalops.sampler("linear")
+    memories = [torch.zeros(16, dtype=torch.uint8), torch.zeros(128, dtype=torch.uint8)]
+    launch = trace.Launch(
+        "",
+        "k",
+        (1, 1, 1),
+        (1, 1, 1),
+        (trace.Argument(0, memory=0),),
+        textures=(trace.BoundTexture(1, texture.description.hex(), ((1, 16),)),),
+        samplers={0: sampler.bits},
+    )
+    launching(launch, _CudaLibrary(Library(source), 0), memories)()
+    table = table_of(recorder.launches[-1])
+    at, bits = struct.unpack_from("2Q", table)
+    address = memories[1].data_ptr() + 16
+    assert bits == sampler.bits
+    assert table[at : at + len(texture.description)] == texture.layout.described([address])
 
 
 def test_other_kernels_are_launched_as_before(recorder):

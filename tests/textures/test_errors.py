@@ -3,7 +3,6 @@
 import metalops
 import pytest
 import torch
-from metalops import debug
 
 SOURCE = """#include <metal_stdlib>
 using namespace metal;
@@ -158,14 +157,3 @@ def test_kernels_reject_other_textures():
         s,
     )
     fails(RuntimeError, "has no texture 0", library.plain, good, tensor)
-
-
-@pytest.mark.full
-def test_traces_reject_textures(tmp_path):
-    library = torch.mps.compile_shader(SOURCE)
-    image = metalops.texture(floats(4, 4))
-    with (
-        debug.capture(tmp_path / "a.trace"),
-        pytest.raises(NotImplementedError, match="which traces do not record"),
-    ):
-        library.copy(image, image, metalops.sampler(), threads=(4, 4), group_size=(4, 4))

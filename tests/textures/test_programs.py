@@ -208,6 +208,28 @@ def test_textures_pass_through_functions_templates_and_arrays():
     assert out[:, 0].tolist() == [10 + 200 + 3000, 1, 10000]
 
 
+def test_indices_may_have_gaps_and_textures_may_be_switched_off():
+    source = f"""{HEAD}
+        constant bool tinted [[function_constant(0)]];
+        kernel void gap(texture2d<float> t [[texture(2)]], device float* out) {{ out[0] = t.read(uint2(0)).x; }}
+        kernel void off(texture2d<float> tint [[texture(0), function_constant(tinted)]],
+                        sampler s [[sampler(0), function_constant(tinted)]], device float* out) {{
+          out[0] = tinted ? tint.sample(s, float2(0)).x : 7;
+        }}"""
+    library = metalops.compile_shader(source, constants={"tinted": False})
+    out = torch.zeros(1, device=DEVICE)
+    textures = [metalops.texture(torch.full((1, 1), float(i), device=DEVICE)) for i in (1, 2, 3)]
+    library.gap(*textures, out)
+    assert out.item() == 3
+    library.off(out)
+    assert out.item() == 7
+    library = metalops.compile_shader(source, constants={"tinted": True})
+    with pytest.raises(RuntimeError, match="nothing is bound to texture 0"):
+        library.off(out)
+    library.off(textures[1], metalops.sampler(), out)
+    assert out.item() == 2
+
+
 def test_threads_of_a_group_share_a_tile_of_a_texture():
     """A blur with barriers, which the group engine and fibers run; writes to a texture from every thread."""
     library = metalops.compile_shader(f"""{HEAD}

@@ -10,6 +10,7 @@ import math
 import random
 import zipfile
 
+import metalops
 import pytest
 import torch
 from metalops import debug, trace
@@ -27,6 +28,9 @@ kernel void scaled(device float4& out [[buffer(0)]], constant float4& in [[buffe
 }
 kernel void listed(device float& out [[buffer(0)]], constant ulong2& addresses [[buffer(1)]]) {
   if (addresses.x && addresses.y) out = *reinterpret_cast<device float*>(addresses.y);
+}
+kernel void sampled(texture2d<float> in, sampler s, texture2d<float, access::write> out, uint2 p [[thread_position_in_grid]]) {
+  out.write(in.sample(s, float2(p) / 3, level(p.x)), p);
 }
 """
 # Instead of any value of the description.
@@ -76,6 +80,11 @@ def files(tmp_path_factory):
     with debug.capture(path):
         shader.scaled(out, x, 2.0)
         shader.listed(out, [out, x])
+        levels = [torch.rand(4, 4, device="mps"), torch.rand(2, 2, device="mps")]
+        target = torch.zeros(4, 8, 4, dtype=torch.uint8, device="mps")[:, 2:6]
+        textures = metalops.texture(levels), metalops.texture(target, "rgba8unorm")
+        sampler = metalops.sampler("linear", mip_filter="linear")
+        shader.sampled(*textures, sampler, threads=(3, 4), group_size=(3, 4))
     recorded = trace.load(path)
     assert all(row.problems == () for row in replay(recorded, SoftwareDevice(), check=True))
     kinds = [{"kind": "uniform", "low": 0.0, "high": 1.0}, {"kind": "normal"}, {"kind": "nothing"}]

@@ -9,6 +9,9 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstddef>
+#include <cstring>
+#include <memory>
 #include <utility>
 
 #include <exec/cpu_features.h>
@@ -160,10 +163,57 @@ void parse_extent(const py::object& value, const char* what, uint32_t (&extent)[
   std::copy(values.begin(), values.end(), extent);
 }
 
+// The textures and samplers of a launch.
+struct Handles {
+  std::array<const msl::abi::Texture*, msl::abi::kMaxTextures> textures = {};
+  std::array<msl::abi::u64, msl::abi::kMaxSamplers> samplers = {};
+  std::vector<std::unique_ptr<msl::abi::Texture>> described;
+};
+
+// Where the levels of a description begin, of which only those that exist are in its bytes.
+constexpr size_t kLevelsAt = offsetof(msl::abi::Texture, levels);
+
+// described: the bytes of each texture, addresses included, by its index; empty for none.
+Handles handles_of(const exec::Kernel& kernel, const std::vector<std::string>& described,
+                   const std::vector<uint64_t>& samplers) {
+  TORCH_CHECK_VALUE(
+      described.size() <= msl::abi::kMaxTextures && samplers.size() <= msl::abi::kMaxSamplers,
+      "too many textures or samplers");
+  Handles handles;
+  std::copy(samplers.begin(), samplers.end(), handles.samplers.begin());
+  for (size_t i = 0; i < described.size(); ++i) {
+    if (described[i].empty()) continue;
+    auto texture = std::make_unique<msl::abi::Texture>();
+    TORCH_CHECK_VALUE(described[i].size() >= kLevelsAt && described[i].size() <= sizeof(*texture),
+                      "not the description of a texture");
+    std::memcpy(static_cast<void*>(texture.get()), described[i].data(), described[i].size());
+    TORCH_CHECK_VALUE(
+        described[i].size() == kLevelsAt + texture->level_count * sizeof(msl::abi::TextureLevel),
+        "not the description of a texture of ", texture->level_count, " levels");
+    handles.textures[i] = texture.get();
+    handles.described.push_back(std::move(texture));
+  }
+  const exec::KernelNotes* notes = exec::notes_of(kernel);
+  for (uint32_t a = 0; a < kernel.argument_count; ++a) {
+    const auto& argument = kernel.arguments[a];
+    if (argument.kind != msl::abi::ArgumentKind::kTexture) continue;
+    if (notes != nullptr && !notes->is_on(a)) continue;
+    for (uint32_t t = 0; t < argument.texture->count; ++t) {
+      const msl::abi::Texture* texture = handles.textures.at(argument.index + t);
+      TORCH_CHECK(texture != nullptr, "kernel '", kernel.name, "': nothing is bound to texture ",
+                  argument.index + t);
+      TORCH_CHECK_TYPE(texture->kind == argument.texture->kind, "kernel '", kernel.name,
+                       "': texture ", argument.index + t, " is of another kind");
+    }
+  }
+  return handles;
+}
+
 void launch(const Library& library, const std::string& name, const py::list& buffers,
             const py::object& grid, const py::object& group,
             const std::map<uint32_t, uint32_t>& threadgroup_bytes, const std::string& engine,
-            int threads) {
+            int threads, const std::vector<std::string>& textures,
+            const std::vector<uint64_t>& samplers) {
   const exec::Kernel* kernel = library.find(name);
   if (kernel == nullptr) {
     const std::string reason = library.why_absent(name);
@@ -202,6 +252,9 @@ void launch(const Library& library, const std::string& name, const py::list& buf
     TORCH_CHECK_VALUE(index < kMaxBuffers, "no threadgroup argument ", index);
     launch.threadgroup_bytes[index] = bytes;
   }
+  const Handles handles = handles_of(*kernel, textures, samplers);
+  launch.textures = handles.textures.data();
+  launch.samplers = handles.samplers.data();
   parse_extent(grid, "grid", launch.grid);
   parse_extent(group, "group", launch.group);
   const Engine chosen = parse_engine(engine);
@@ -257,6 +310,25 @@ py::list buffers_of(const HookedLaunch& hooked) {
   return buffers;
 }
 
+// Returns what is known of a buffer, or of a level of a texture.
+py::dict entry_of(uint32_t index, bool is_writable, const void* address,
+                  const exec::BoundBuffer& bound) {
+  using Kind = exec::BoundBuffer::Kind;
+  py::dict entry;
+  entry["index"] = index;
+  entry["writable"] = is_writable;
+  entry["is_value"] = bound.kind == Kind::kValue;
+  entry["address"] = reinterpret_cast<uintptr_t>(address);
+  entry["begin"] = reinterpret_cast<uintptr_t>(bound.begin);
+  entry["bytes"] = bound.bytes;
+  if (bound.kind == Kind::kTensor) {
+    entry["dtype"] = bound.dtype;
+    entry["sizes"] = py::tuple(py::cast(bound.sizes));
+    entry["strides"] = py::tuple(py::cast(bound.strides));
+  }
+  return entry;
+}
+
 // Returns what is known of each bound buffer that the kernel takes.
 py::list arguments_of(const HookedLaunch& hooked) {
   using Kind = exec::BoundBuffer::Kind;
@@ -271,21 +343,48 @@ py::list arguments_of(const HookedLaunch& hooked) {
     if (bound.kind == Kind::kNothing) {
       bound = {Kind::kMemory, address, hooked.launch.buffer_bytes[argument.index]};
     }
-    py::dict entry;
-    entry["index"] = argument.index;
-    entry["writable"] = argument.writable != 0;
-    entry["is_value"] = bound.kind == Kind::kValue;
-    entry["address"] = reinterpret_cast<uintptr_t>(address);
-    entry["begin"] = reinterpret_cast<uintptr_t>(bound.begin);
-    entry["bytes"] = bound.bytes;
-    if (bound.kind == Kind::kTensor) {
-      entry["dtype"] = bound.dtype;
-      entry["sizes"] = py::tuple(py::cast(bound.sizes));
-      entry["strides"] = py::tuple(py::cast(bound.strides));
-    }
-    arguments.append(entry);
+    arguments.append(entry_of(argument.index, argument.writable != 0, address, bound));
   }
   return arguments;
+}
+
+// Returns what is known of each bound texture that the kernel takes.
+py::list textures_of(const HookedLaunch& hooked) {
+  py::list textures;
+  for (uint32_t a = 0; a < hooked.kernel.argument_count; ++a) {
+    const auto& argument = hooked.kernel.arguments[a];
+    if (argument.kind != msl::abi::ArgumentKind::kTexture || hooked.bound == nullptr) continue;
+    for (uint32_t index = argument.index; index < argument.index + argument.texture->count;
+         ++index) {
+      if (hooked.launch.textures[index] == nullptr) continue;
+      msl::abi::Texture texture = *hooked.launch.textures[index];
+      py::list levels;
+      for (const auto& [owner, bound] : hooked.bound->textures) {
+        if (owner != index) continue;
+        msl::abi::TextureLevel& level = texture.levels[levels.size()];
+        levels.append(entry_of(index, argument.writable != 0, level.texels, bound));
+        level.texels = nullptr;
+      }
+      py::dict entry;
+      entry["index"] = index;
+      entry["description"] =
+          py::bytes(reinterpret_cast<const char*>(&texture),
+                    kLevelsAt + texture.level_count * sizeof(msl::abi::TextureLevel));
+      entry["levels"] = levels;
+      textures.append(entry);
+    }
+  }
+  return textures;
+}
+
+py::dict samplers_of(const HookedLaunch& hooked) {
+  py::dict samplers;
+  for (uint32_t a = 0; a < hooked.kernel.argument_count; ++a) {
+    const auto& argument = hooked.kernel.arguments[a];
+    if (argument.kind != msl::abi::ArgumentKind::kSampler) continue;
+    samplers[py::int_(argument.index)] = hooked.launch.samplers[argument.index];
+  }
+  return samplers;
 }
 
 py::dict threadgroup_bytes_of(const HookedLaunch& hooked) {
@@ -318,10 +417,6 @@ void bind_launch_hook(py::module_& m) {
           "group", [](const HookedLaunch& self) { return std::to_array(self.launch.group); })
       .def_property_readonly("threads", [](const HookedLaunch& self) { return self.threads; })
       .def_property_readonly(
-          "takes_textures",
-          [](const HookedLaunch& self) { return exec::takes_textures(self.kernel); },
-          "Whether the kernel has texture or sampler arguments, which `arguments` leaves out.")
-      .def_property_readonly(
           "buffers", &buffers_of,
           "(address, bytes, whether the kernel may write to them) of each that is bound, levels of "
           "textures included.")
@@ -330,6 +425,13 @@ void bind_launch_hook(py::module_& m) {
           "A dict for each buffer that the kernel takes: index, writable, is_value "
           "(its bytes come with the launch), address, begin and bytes of the "
           "allocation, and dtype, sizes and strides if it is a tensor.")
+      .def_property_readonly(
+          "textures", &textures_of,
+          "A dict for each texture that the kernel takes: index, description (bytes of an "
+          "msl::abi::Texture, without addresses and levels that do not exist) and levels, each "
+          "with "
+          "what a buffer has in `arguments`.")
+      .def_property_readonly("samplers", &samplers_of, "{index: bits} of the kernel's samplers.")
       .def_property_readonly("threadgroup_bytes", &threadgroup_bytes_of,
                              "{index: bytes} of its dynamic threadgroup arguments.")
       .def_property_readonly("constants", &constants_of,
@@ -377,6 +479,7 @@ py::list kernel_table(const Library& library) {
   py::list table;
   for (uint32_t k = 0; k < library.table().kernel_count; ++k) {
     const exec::Kernel& kernel = library.table().kernels[k];
+    const exec::KernelNotes* notes = exec::notes_of(kernel);
     py::list arguments;
     for (uint32_t a = 0; a < kernel.argument_count; ++a) {
       const auto& argument = kernel.arguments[a];
@@ -388,6 +491,7 @@ py::list kernel_table(const Library& library) {
       entry["index"] = argument.index;
       entry["element_bytes"] = argument.element_bytes;
       entry["writable"] = argument.writable != 0;
+      entry["is_on"] = notes == nullptr || notes->is_on(a);
       entry["variation"] = kVariations[static_cast<uint32_t>(argument.variation)];
       arguments.append(entry);
     }
@@ -450,10 +554,13 @@ void bind_exec(py::module_& m) {
            py::arg("grid"), py::arg("group"),
            py::arg("threadgroup_bytes") = std::map<uint32_t, uint32_t>(),
            py::arg("engine") = "auto", py::arg("threads") = 0,
+           py::arg("textures") = std::vector<std::string>(),
+           py::arg("samplers") = std::vector<uint64_t>(),
            "Runs one kernel. buffers: tensors (their data at the storage offset), bytes or None; "
            "grid and group: an "
            "int or up to three; threadgroup_bytes: {index: bytes} of dynamic threadgroup "
-           "arguments.");
+           "arguments; textures: an msl::abi::Texture each, in bytes, without levels that do not "
+           "exist, or empty bytes; samplers: their bits.");
   m.def(
       "prefer_engine",
       [](const std::string& name) { return name_of(exec::prefer_engine(parse_engine(name))); },

@@ -100,11 +100,8 @@ struct BoundBuffers : std::array<BoundBuffer, msl::abi::kMaxBuffers> {
 void run(const Kernel& kernel, Launch& launch, Engine engine = Engine::kAutomatic, int threads = 0,
          const BoundBuffers* bound = nullptr);
 
-// Returns true if a kernel has texture or sampler arguments.
-bool takes_textures(const Kernel& kernel);
-
 // Raises for a launch that run() does not begin: a threadgroup or threadgroup memory of the wrong
-// size, or no textures for a kernel that takes some.
+// size.
 void check_launch(const Kernel& kernel, const Launch& launch);
 
 // Sets the engine of launches that leave it open, and returns the previous one. Initially it is

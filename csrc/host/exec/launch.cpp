@@ -143,14 +143,6 @@ void check_memory(const Kernel& kernel, const Launch& launch) {
 
 }  // namespace
 
-bool takes_textures(const Kernel& kernel) {
-  return std::any_of(kernel.arguments, kernel.arguments + kernel.argument_count,
-                     [](const msl::abi::Argument& argument) {
-                       return argument.kind == msl::abi::ArgumentKind::kTexture ||
-                              argument.kind == msl::abi::ArgumentKind::kSampler;
-                     });
-}
-
 void check_launch(const Kernel& kernel, const Launch& launch) {
   if (C10_UNLIKELY(launch.textures == nullptr)) {
     const KernelNotes* notes = notes_of(kernel);

@@ -209,12 +209,18 @@ void Encoder::set_threadgroup_bytes(const std::array<uint32_t, msl::abi::kMaxBuf
   std::copy(bytes.begin(), bytes.end(), launch_.threadgroup_bytes);
 }
 
-void Encoder::check_bound(const exec::Kernel& kernel) const {
+void Encoder::check_bound(const exec::Kernel& kernel) {
   using msl::abi::ArgumentKind;
   const exec::KernelNotes* notes = exec::notes_of(kernel);
   for (uint32_t i = 0; i < kernel.argument_count; ++i) {
     const msl::abi::Argument& argument = kernel.arguments[i];
-    if (C10_UNLIKELY(notes != nullptr) && !notes->is_on(i)) continue;
+    if (C10_UNLIKELY(notes != nullptr) && !notes->is_on(i)) {
+      const bool is_handle =
+          argument.kind == ArgumentKind::kTexture || argument.kind == ArgumentKind::kSampler;
+      if (is_handle && textures_ == nullptr)
+        own_textures();  // a kernel reads its entry in any case
+      continue;
+    }
     if (argument.kind == ArgumentKind::kBuffer) {
       TORCH_CHECK_TYPE(notes == nullptr || notes->tables[i] == nullptr ||
                            !(bound_ >> argument.index & 1) || tables_ >> argument.index & 1,

@@ -83,7 +83,7 @@ class Encoder {
   void set_threadgroup_bytes(const std::array<uint32_t, msl::abi::kMaxBuffers>& bytes);
 
   // Raises unless every buffer that the kernel takes is bound and every length is given.
-  void check_bound(const exec::Kernel& kernel) const;
+  void check_bound(const exec::Kernel& kernel);
 
   // Raises what dispatch() would, without running the kernel.
   void check_dispatch(const exec::Kernel& kernel, std::array<uint64_t, 3> threads,

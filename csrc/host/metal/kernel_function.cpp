@@ -164,6 +164,7 @@ void set_texture(MetalKernelFunction& kernel, unsigned index, std::string_view d
                  c10::ArrayRef<at::Tensor> levels) {
   Encoder& encoder = at::native::mps::encoder_of(&kernel, "setTexture");
   const exec::Kernel& called = *at::native::mps::block->pipeline->described;
+  if (skips_texture(called, index)) return;
   encoder.set_texture(index, as_texture(called, index, description, levels), levels);
 }
 

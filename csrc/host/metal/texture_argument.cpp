@@ -57,6 +57,17 @@ std::string name_of(const Argument& argument, const exec::Kernel& kernel, unsign
 
 }  // namespace
 
+bool skips_texture(const exec::Kernel& kernel, unsigned index) {
+  bool is_before_another = false;
+  for (uint32_t i = 0; i < kernel.argument_count; ++i) {
+    const Argument& argument = kernel.arguments[i];
+    if (argument.kind != msl::abi::ArgumentKind::kTexture) continue;
+    if (index - unsigned(argument.index) < argument.texture->count) return false;
+    is_before_another |= unsigned(argument.index) > index;
+  }
+  return is_before_another;
+}
+
 Texture as_texture(const exec::Kernel& kernel, unsigned index, std::string_view description,
                    c10::ArrayRef<at::Tensor> levels) {
   const Argument& argument = argument_at(kernel, index);

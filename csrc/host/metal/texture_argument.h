@@ -10,6 +10,10 @@
 
 namespace metalops {
 
+// Returns true if a kernel takes a texture of a later index, and none of this one: nothing is
+// bound.
+bool skips_texture(const exec::Kernel& kernel, unsigned index);
+
 // Returns the texture that is bound: the description of metalops.texture (an msl::abi::Texture
 // without addresses, of which only the levels that exist are given) over the memory of its levels.
 // Raises TypeError if the kernel's texture of that index has another kind or other components, or

@@ -8,6 +8,16 @@ python -m metalops replay report.trace --check --device cuda
 
 from __future__ import annotations
 
-from .format import Argument, Launch, Memory, Trace, TraceError, Write, load, save
+from .format import Argument, BoundTexture, Launch, Memory, Trace, TraceError, Write, load, save
 
-__all__ = ["Argument", "Launch", "Memory", "Trace", "TraceError", "Write", "load", "save"]
+__all__ = [
+    "Argument",
+    "BoundTexture",
+    "Launch",
+    "Memory",
+    "Trace",
+    "TraceError",
+    "Write",
+    "load",
+    "save",
+]

@@ -14,7 +14,7 @@ import torch
 
 from .. import _outputs
 from .._locks import recursive_lock
-from .format import Argument, Launch, Memory, Trace, Write, save
+from .format import Argument, BoundTexture, Launch, Memory, Trace, Write, save
 from .numbers import kind_of
 
 _MOST_SCANNED = 65536  # bytes of a tensor of 64-bit integers that is searched for addresses
@@ -40,20 +40,13 @@ class Recorder:
         with self.lock:
             from metalops import _host
 
-            if launch.takes_textures:
-                raise NotImplementedError(
-                    f"kernel {launch.name!r} takes textures or samplers, which traces do not record"
-                )
             for begin, size in _host.take_noted_addresses():
                 self.noted.add(self._memory(begin, {"bytes": size}))
-            bound = launch.arguments
-            for one in bound:
+            bound, textures = launch.arguments, launch.textures
+            for one in [*bound, *(level for t in textures for level in t["levels"])]:
                 if not one["is_value"] and one["bytes"]:
                     self._memory(one["begin"], one)
             arguments = tuple(self._argument(one) for one in bound)
-            shown = self._shown(arguments)
-            for index in shown:
-                self._record_contents(index)
             event = Launch(
                 self.trace.add_blob(zlib.decompress(launch.source)),
                 launch.name,
@@ -62,19 +55,27 @@ class Recorder:
                 arguments,
                 launch.threadgroup_bytes,
                 {i: value.hex() for i, value in launch.constants.items()},
+                tuple(map(self._texture, textures)),
+                launch.samplers,
             )
+            shown = list(dict.fromkeys(memory for memory, _ in event.accesses))
+            for index in shown:
+                self._record_contents(index)
             self.trace.events.append(event)
             if self.run is None:
                 return
             self.run(launch)
-            results = {i: r for i in shown if (r := self._result(i, arguments)) is not None}
+            results = {i: r for i in shown if (r := self._result(i, event)) is not None}
             self.trace.events[-1] = Launch(**{**vars(event), "results": results})
 
-    def _shown(self, arguments: tuple[Argument, ...]) -> list[int]:
-        """Returns the memories that a launch may access."""
-        indices = [a.memory for a in arguments if a.memory is not None]
-        indices += [memory for a in arguments for _, memory, _ in a.addresses]
-        return list(dict.fromkeys(indices))
+    def _texture(self, bound: dict) -> BoundTexture:
+        levels = bound["levels"]
+        return BoundTexture(
+            bound["index"],
+            bound["description"].hex(),
+            tuple((self._memory(b["begin"], b), b["address"] - b["begin"]) for b in levels),
+            levels[0]["writable"],
+        )
 
     def _argument(self, bound: dict) -> Argument:
         if bound["is_value"]:
@@ -151,17 +152,14 @@ class Recorder:
             self.known[index] = digest
             self.trace.events.append(Write(index, self.trace.add_blob(data)))
 
-    def _result(self, index: int, arguments: tuple[Argument, ...]) -> str | None:
+    def _result(self, index: int, launch: Launch) -> str | None:
         """Returns the name of the contents of a memory after a launch, if it may have written there and all its inputs
         are known."""
-        is_written = any(a.memory == index and a.writable for a in arguments) or any(
-            index == memory for a in arguments for _, memory, _ in a.addresses
-        )
-        if not is_written or not self._is_recorded(index):
+        if (index, True) not in launch.accesses or not self._is_recorded(index):
             return None
         data = _read(self._begin(index), self.trace.memories[index].bytes)
         self.known[index] = hashlib.sha256(data).digest()
-        if not all(self._is_recorded(i) for i in self._shown(arguments)):
+        if not all(self._is_recorded(i) for i, _ in launch.accesses):
             # Another run will not reproduce these, since it has other inputs.
             return None
         return self.trace.add_blob(data)

@@ -70,8 +70,19 @@ class Argument:
 
 
 @dataclass(frozen=True)
+class BoundTexture:
+    """The binding of a texture. description: the bytes of metalops.texture's, hexadecimal. levels: the memory of each, and
+    the offset in it."""
+
+    index: int
+    description: str
+    levels: tuple[tuple[int, int], ...]
+    writable: bool = False
+
+
+@dataclass(frozen=True)
 class Launch:
-    """A kernel's run. constants: hexadecimal bytes by index of function constant. results: contents by memory after it,
+    """A kernel's run. samplers: their bits by index. constants: hexadecimal bytes by index of function constant. results: contents by memory after it,
     of the memories that it may write to and whose contents are all known."""
 
     source: str
@@ -81,7 +92,16 @@ class Launch:
     arguments: tuple[Argument, ...]
     threadgroup_bytes: Mapping[int, int] = field(default_factory=dict)
     constants: Mapping[int, str] = field(default_factory=dict)
+    textures: tuple[BoundTexture, ...] = ()
+    samplers: Mapping[int, int] = field(default_factory=dict)
     results: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def accesses(self) -> list[tuple[int, bool]]:
+        """Each memory that it may access, and whether it may write to it: buffers, addresses in them, and textures."""
+        found = [(a.memory, a.writable) for a in self.arguments if a.memory is not None]
+        found += [(memory, True) for a in self.arguments for _, memory, _ in a.addresses]
+        return found + [(memory, t.writable) for t in self.textures for memory, _ in t.levels]
 
 
 @dataclass
@@ -127,7 +147,7 @@ def save(trace: Trace, path: str | os.PathLike) -> None:
             os.unlink(temporary)
 
 
-def _plain(record: Memory | Write | Argument | Launch) -> dict:
+def _plain(record: Memory | Write | Argument | BoundTexture | Launch) -> dict:
     """Returns the fields that are not their defaults."""
     plain = {}
     for f in dataclasses.fields(record):
@@ -136,7 +156,7 @@ def _plain(record: Memory | Write | Argument | Launch) -> dict:
             continue
         if f.default_factory is not dataclasses.MISSING and value == f.default_factory():
             continue
-        if f.name == "arguments":
+        if f.name in ("arguments", "textures"):
             value = [_plain(a) for a in value]
         plain[f.name] = value
     return plain
@@ -209,4 +229,6 @@ def _member(archive: zipfile.ZipFile, name: str, largest: int) -> bytes:
 def _event(kind: str, fields: dict) -> Write | Launch:
     if kind == "write":
         return Write(**fields)
-    return Launch(**{**fields, "arguments": tuple(Argument(**a) for a in fields["arguments"])})
+    arguments = tuple(Argument(**a) for a in fields["arguments"])
+    textures = tuple(BoundTexture(**t) for t in fields.get("textures", ()))
+    return Launch(**{**fields, "arguments": arguments, "textures": textures})

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from .format import Trace, Write
-from .replay import Device, Libraries, arguments_of, launching, memories_of
+from .replay import Device, Libraries, launching, memories_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,8 +92,7 @@ class Replay:
             elif isinstance(event, Call):
                 self.steps.append((event.name, self._call(event)))
             else:
-                arguments = arguments_of(event, self.memories)
-                run = launching(event, libraries.library_of(event), arguments)
+                run = launching(event, libraries.library_of(event), self.memories)
                 self.steps.append((event.kernel, run))
 
     def run(self) -> None:

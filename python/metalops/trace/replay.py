@@ -14,6 +14,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from .._textures import Sampler, Texture
+from .._textures.argument import HandleArgument, bound, texture_argument
+from .._textures.layout import layout_of
 from .format import Argument, Launch, Trace, TraceError, Write
 from .numbers import make
 
@@ -68,6 +71,8 @@ class Library(Protocol):
         grid: Sequence[int],
         group: Sequence[int],
         threadgroup_bytes: Mapping[int, int],
+        textures: Sequence[Texture | None] = (),
+        samplers: Sequence[Sampler | None] = (),
     ) -> None: ...
 
 
@@ -88,8 +93,32 @@ class Device(Protocol):
 class _SoftwareLibrary:
     def __init__(self, library):
         self.library = library
-        self.launch = library.launch
         self.table = {entry["name"]: entry["arguments"] for entry in library.kernel_table()}
+
+    def launch(
+        self, name, arguments, grid, group, threadgroup_bytes, textures=(), samplers=()
+    ) -> None:
+        taken = [
+            HandleArgument(a["name"], a["type"], a["index"], a["is_on"])
+            if a["kind"] == "sampler"
+            else texture_argument(a["name"], a["type"], a["index"], a["is_on"])
+            for a in self.table[name]
+            if a["kind"] in ("texture", "sampler")
+        ]
+        try:
+            for _ in bound(name, taken, textures, samplers):
+                pass
+        except RuntimeError as error:
+            raise TraceError(str(error)) from None
+        self.library.launch(
+            name,
+            arguments,
+            grid,
+            group,
+            threadgroup_bytes,
+            textures=[t.described() if t else b"" for t in textures],
+            samplers=[s.bits if s else 0 for s in samplers],
+        )
 
     def buffers_of(self, name: str) -> Sequence[Buffer]:
         return [
@@ -234,12 +263,10 @@ def _run(
     check: bool,
     timed: bool,
 ) -> Row:
-    run = launching(launch, library, arguments_of(launch, memories))
+    run = launching(launch, library, memories)
     seconds = None
     if timed:
-        written = {a.memory for a in launch.arguments if a.memory is not None and a.writable} | {
-            m for a in launch.arguments for _, m, _ in a.addresses
-        }
+        written = {memory for memory, is_written in launch.accesses if is_written}
         before = {m: memories[m].clone() for m in written}
         run()
         seconds = device.seconds(run)
@@ -249,16 +276,37 @@ def _run(
     problems = None
     if check and launch.results:
         problems = tuple(_compare(trace, launch, memories))
-    return Row(launch, sum(map(_operand_bytes, launch.arguments)), seconds, problems)
+    return Row(launch, _operand_bytes(launch), seconds, problems)
 
 
-def launching(
-    launch: Launch, library: Library, arguments: Sequence[Tensor | bytes | None]
-) -> Callable[[], None]:
+def launching(launch: Launch, library: Library, memories: list[Tensor]) -> Callable[[], None]:
     """Returns a function that runs a launch, any number of times."""
-    return lambda: library.launch(
-        launch.kernel, arguments, launch.grid, launch.group, launch.threadgroup_bytes
+    arguments = arguments_of(launch, memories)
+    textures: list[Texture | None] = _by_index(
+        {
+            t.index: Texture(
+                tuple(memories[memory][offset:] for memory, offset in t.levels),
+                layout_of(bytes.fromhex(t.description)),
+            )
+            for t in launch.textures
+        }
     )
+    samplers: list[Sampler | None] = _by_index(
+        {index: Sampler({}, bits) for index, bits in launch.samplers.items()}
+    )
+    return lambda: library.launch(
+        launch.kernel,
+        arguments,
+        launch.grid,
+        launch.group,
+        launch.threadgroup_bytes,
+        textures,
+        samplers,
+    )
+
+
+def _by_index(values: Mapping[int, object]) -> list:
+    return [values.get(index) for index in range(1 + max(values, default=-1))]
 
 
 def _check_bound(trace: Trace, launch: Launch, library: Library) -> None:
@@ -325,12 +373,7 @@ class Libraries:
 
 def arguments_of(launch: Launch, memories: list[Tensor]) -> list[Tensor | bytes | None]:
     """Returns the arguments by the index that each is bound to."""
-    arguments: list[Tensor | bytes | None] = [None] * (
-        1 + max((a.index for a in launch.arguments), default=-1)
-    )
-    for argument in launch.arguments:
-        arguments[argument.index] = _bound(argument, memories)
-    return arguments
+    return _by_index({a.index: _bound(a, memories) for a in launch.arguments})
 
 
 def _bound(argument: Argument, memories: list[Tensor]) -> Tensor | bytes | None:
@@ -347,8 +390,13 @@ def _bound(argument: Argument, memories: list[Tensor]) -> Tensor | bytes | None:
     return bytes(value) or None
 
 
-def _operand_bytes(argument: Argument) -> int:
-    """Returns the bytes of the distinct elements of a tensor."""
+def _operand_bytes(launch: Launch) -> int:
+    """Returns the bytes of the distinct elements of tensors and of texels, of each operand."""
+    textures = [layout_of(bytes.fromhex(t.description)).bytes for t in launch.textures]
+    return sum(map(_argument_bytes, launch.arguments)) + sum(textures)
+
+
+def _argument_bytes(argument: Argument) -> int:
     if argument.tensor is None:
         return len(argument.value or "") // 2
     dtype, sizes, strides = argument.tensor

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from .._textures.layout import layout_of
+
 # Bytes of an element, of torch's dtypes by their names.
 ITEM_BYTES = {
     **dict.fromkeys(["bool", "uint8", "int8", "float8_e4m3fn", "float8_e4m3fnuz"], 1),
@@ -20,6 +22,8 @@ ITEM_BYTES = {
 _MOST_BYTES = 2**48  # of a memory: the range of addresses
 _MOST_THREADS = 2**40  # of a grid: minutes of a GPU
 _MOST_BUFFERS = 31
+_MOST_TEXTURES = 128
+_MOST_SAMPLERS = 16
 _LARGEST_GROUP = 1024
 _MOST_VALUE_BYTES = 2**16
 _MOST_CONSTANTS = 2**16
@@ -273,8 +277,18 @@ class _Events:
             {
                 "threadgroup_bytes": _by_number(_MOST_BUFFERS - 1, _integer(0, 2**31)),
                 "constants": _by_number(_MOST_CONSTANTS - 1, _VALUE),
+                "textures": _items(self._texture),
+                "samplers": _by_number(_MOST_SAMPLERS - 1, _integer(0, 2**64 - 1)),
                 "results": _by_number(count - 1, _CONTENTS),
             },
+        )
+        self._texture_fields = _object(
+            {
+                "index": _integer(0, _MOST_TEXTURES - 1),
+                "description": _VALUE,
+                "levels": _items(_sequence(memory, _integer(0, _MOST_BYTES))),
+            },
+            {"writable": _boolean},
         )
         self._argument_fields = _object(
             {"index": _integer(0, _MOST_BUFFERS - 1)},
@@ -310,6 +324,9 @@ class _Events:
         indices = [a["index"] for a in result["arguments"]]
         if len(set(indices)) < len(indices):
             raise Misfit(f"{what} binds a buffer twice")
+        indices = [t["index"] for t in result.get("textures", ())]
+        if len(set(indices)) < len(indices):
+            raise Misfit(f"{what} binds a texture twice")
         self.blobs.setdefault(result["source"], set()).add((None, "a source"))
         for memory, contents in result.get("results", {}).items():
             self._contents(contents, memory)
@@ -331,6 +348,18 @@ class _Events:
                 raise Misfit(f"{what} has no room for an address at byte {at}")
         if result.get("tensor") is not None:
             _check_tensor(result["tensor"], what)
+        return result
+
+    def _texture(self, value: object, what: str) -> dict:
+        result = self._texture_fields(value, what)
+        try:
+            ends = layout_of(bytes.fromhex(result["description"])).ends
+        except ValueError as error:
+            raise Misfit(f"{what} is no texture: {error}") from None
+        if len(ends) != len(result["levels"]):
+            raise Misfit(f"{what} has {len(ends)} levels, but memory for {len(result['levels'])}")
+        for (memory, offset), end in zip(result["levels"], ends, strict=True):
+            self._within(memory, offset + end, what)
         return result
 
     def _within(self, memory: int, offset: int, what: str) -> None:
