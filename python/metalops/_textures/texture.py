@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .formats import Format, format_named, format_of
+from .formats import WRITE, Format, format_named, format_of
 from .layout import KINDS, MOST_LEVELS, Layout, LevelLayout
 
 # The dimensions of a tensor before its channels, by the kind of texture, in the order of msl::abi::TextureKind.
@@ -209,3 +209,29 @@ def texture(
         level.check_follows(sizes[0], number)
     layers = sizes[0].extent("elements") * sizes[0].extent("faces")
     return Texture(levels, Layout(kind, described, layers, tuple(x.layout for x in sizes)))
+
+
+def contiguous_layout(
+    owner: str,
+    text: str,
+    shape: Sequence[int],
+    dtype: torch.dtype | None = None,
+    is_written: bool = False,
+) -> Layout:
+    """Returns the layout of a texture over a row-contiguous tensor of the shape and dtype (default: the format's). text: a
+    pixel format, after which a kind of texture may follow; it is "2d" otherwise. owner: the subject of errors.
+
+    Raises ValueError or TypeError for what no texture is, or what kernels do not write.
+    """
+    words = text.split()
+    if not 1 <= len(words) <= 2:
+        raise ValueError(f"{owner} is a pixel format and a kind of texture, but got {text!r}")
+    format, kind = [*words, "2d"][:2]
+    try:
+        dtype = dtype or format_named(format).dtype
+        layout = texture(torch.empty(shape, dtype=dtype, device="meta"), format, kind).layout
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{owner}: {error}") from None
+    if is_written and not layout.format.usage & WRITE:
+        raise TypeError(f"{owner}: kernels cannot write a texture of {format}")
+    return layout

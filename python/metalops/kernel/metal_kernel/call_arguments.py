@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import torch
 
-from ..._textures import Sampler, Texture, texture
-from ..._textures.formats import WRITE, format_named
+from ..._textures import Sampler, Texture
 from ..._textures.layout import Layout
+from ..._textures.texture import contiguous_layout
 from ...msl.analysis.restrictions import MAX_BUFFERS
 from ..devices import DEVICES
 from ..dtypes import metal_type
@@ -74,20 +74,8 @@ def check_arguments(
 
 
 def _output_texture(owner: str, name: str, shape: tuple[int, ...], text: str) -> OutputTexture:
-    """text: a pixel format, after which a kind of texture may follow."""
-    what = f"{owner}: output {name!r}"
-    words = text.split()
-    if not 1 <= len(words) <= 2:
-        raise ValueError(f"{what} is a pixel format and a kind of texture, but got {text!r}")
-    format, kind = [*words, "2d"][:2]
-    try:
-        dtype = format_named(format).dtype
-        layout = texture(torch.empty(shape, dtype=dtype, device="meta"), format, kind).layout
-    except (ValueError, TypeError) as error:
-        raise type(error)(f"{what}: {error}") from None
-    if not layout.format.usage & WRITE:
-        raise TypeError(f"{what}: kernels cannot write a texture of {format}")
-    return OutputTexture(dtype, layout)
+    layout = contiguous_layout(f"{owner}: output {name!r}", text, shape, is_written=True)
+    return OutputTexture(layout.format.dtype, layout)
 
 
 # The types for which metal_atomic has atomic<T>.

@@ -11,6 +11,9 @@ from typing import NamedTuple
 import torch
 
 from ... import _locks
+from ..._textures import Texture
+from ..._textures.layout import Layout
+from ..._textures.texture import contiguous_layout
 from ..._torch.internals import constant_to_dynamo, is_watched_or_traced
 from ..compile import compile_library, when_forgotten
 from ..devices import DEVICES, place_of, shader_compiler
@@ -39,6 +42,7 @@ class _Plan(NamedTuple):
     kernel: Callable | None  # None if there is nothing to compute
     like: list[torch.Tensor]  # for each result a tensor of its shape and dtype
     strided: list[int]  # inputs that must be made contiguous
+    textures: list[tuple[int, Layout]]  # operands, inputs first, that are bound as textures
     extents: list[list[int]]  # one list, or none if the kernel has them as constants
     grid: tuple[int, int, int]
     group: tuple[int, int, int]
@@ -50,7 +54,10 @@ class _Plan(NamedTuple):
             for index in self.strided:
                 inputs[index] = inputs[index].contiguous()
         if self.kernel is not None:
-            self.kernel(*inputs, *results, *self.extents, threads=self.grid, group_size=self.group)
+            operands = [*inputs, *results]
+            for position, layout in self.textures:
+                operands[position] = Texture((operands[position],), layout)
+            self.kernel(*operands, *self.extents, threads=self.grid, group_size=self.group)
         return results
 
 
@@ -266,8 +273,9 @@ class Definition:
             for result in inferred
         ]
         if all(result.numel() == 0 for result in inferred):
-            return _Plan(None, like, [], [], grid, group)
+            return _Plan(None, like, [], [], [], grid, group)
         text, extents = self._text_for(inputs, inferred)
+        layouts = self._layouts((*inputs, *inferred))
         kernel = self._compiled(text, place)
         limit = kernel.max_threads_per_threadgroup
         if math.prod(group) > limit:
@@ -280,11 +288,31 @@ class Definition:
             for index, value in enumerate(inputs)
             if isinstance(value, torch.Tensor) and not value.is_contiguous()
         ]
-        return _Plan(kernel, like, strided, extents, grid, group)
+        return _Plan(kernel, like, strided, list(layouts.items()), extents, grid, group)
+
+    def _layouts(self, operands: Sequence[object]) -> dict[int, Layout]:
+        """Returns the layouts of the operands that are textures, by position. Raises ValueError or TypeError for tensors
+        that are none."""
+        names = [*self.code.input_names, *self.code.result_names]
+        found = {}
+        for name, text in self.code.textures:
+            position = names.index(name)
+            is_result = position >= len(self.code.input_names)
+            owner = f"{self.code.owner}: {'result' if is_result else 'input'} {name!r}"
+            value = operands[position]
+            if not isinstance(value, torch.Tensor):
+                raise TypeError(f"{owner} is a texture, which torch_defn must take as a tensor")
+            found[position] = contiguous_layout(owner, text, value.shape, value.dtype, is_result)
+        return dict(sorted(found.items()))
 
     def _text_for(self, inputs, results) -> tuple[str, list[list[int]]]:
         """Returns the Metal source, and the sizes of all tensors if the kernel takes them."""
-        tensors = [*(value for value in inputs if isinstance(value, torch.Tensor)), *results]
+        layouts = self._layouts((*inputs, *results))
+        tensors = [
+            value
+            for position, value in enumerate((*inputs, *results))
+            if isinstance(value, torch.Tensor) and position not in layouts
+        ]
         # A list argument is never empty.
         extents = [size for tensor in tensors for size in reversed(tensor.shape)] or [0]
         operands = [
@@ -295,6 +323,11 @@ class Definition:
                 (*inputs, *results), (*self._kinds, *[torch.Tensor] * len(results)), strict=True
             )
         ]
+        for position, layout in layouts.items():
+            access = "write" if position >= len(inputs) else "sample"
+            if access == "sample" and layout.kind == "buffer":
+                access = "read"
+            operands[position] = operands[position]._replace(texture=layout.parameter(access))
         operands = operands[: len(inputs)], operands[len(inputs) :]
         if self.code.has_room_for_extents:
             return self.code.text(*operands, None), [extents]
@@ -306,7 +339,9 @@ class Definition:
             kernel = self._kernels.get(key)
             if kernel is None:
                 try:
-                    library = compile_library(self.code.owner, text, shader_compiler(device))
+                    library = compile_library(
+                        self.code.owner, text, shader_compiler(device, bool(self.code.textures))
+                    )
                 except SyntaxError:
                     self._did_not_compile = True
                     raise

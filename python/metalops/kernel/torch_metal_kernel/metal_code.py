@@ -24,10 +24,12 @@ _TENSOR_HEADERS = re.compile(
 
 
 class Operand(NamedTuple):
-    """An input or a result: a tensor of some rank and dtype, or with a rank of None a scalar, int, float or bool."""
+    """An input or a result: a tensor of some rank and dtype, or with a rank of None a scalar, int, float or bool. texture:
+    the type of the parameter, for a tensor that the kernel takes as a texture."""
 
     dtype: torch.dtype | type
     rank: int | None
+    texture: str = ""
 
 
 class MetalCode(NamedTuple):
@@ -40,6 +42,7 @@ class MetalCode(NamedTuple):
     metal_params: tuple[MetalParameter, ...]
     helper_src: str | None
     template_dtypes: tuple[tuple[str, str], ...]
+    textures: tuple[tuple[str, str], ...] = ()
 
     @property
     def owner(self) -> str:
@@ -65,7 +68,12 @@ class MetalCode(NamedTuple):
         operands = (*inputs, *results)
         parameters, locals_ = [], []
         first = 0  # offset of this tensor's extents
-        for index, (name, operand) in enumerate(zip(names, operands, strict=True)):
+        index = -1
+        for name, operand in zip(names, operands, strict=True):
+            if operand.texture:
+                parameters.append(f"{operand.texture} {name}")  # numbered by Metal, in order
+                continue
+            index += 1
             if operand.rank is None:
                 arrives_as, is_a = _SCALARS[operand.dtype]
                 parameters.append(f"constant {arrives_as}& metalops_{name} [[buffer({index})]]")
@@ -83,7 +91,7 @@ class MetalCode(NamedTuple):
         text = "#include <metal_tensor>\n" if self._takes_tensors else ""
         text += f"{TENSOR_VIEW}struct metalops_sizes {{ long at[{max(first, 1)}]; }};\n"
         if extents is None:
-            parameters.append(f"constant metalops_sizes& metalops_extents [[buffer({len(names)})]]")
+            parameters.append(f"constant metalops_sizes& metalops_extents [[buffer({index + 1})]]")
         else:
             values = ", ".join(map(str, extents))
             text += f"constant metalops_sizes metalops_extents = {{{{{values}}}}};\n"
@@ -164,6 +172,7 @@ def checked_code(
     metal_params: Sequence[MetalParameter] | None,
     helper_src: str | None,
     template_dtypes: Mapping[str, str] | None,
+    textures: Mapping[str, str] | None,
 ) -> MetalCode:
     """Returns the constructor's arguments, checked. Raises TypeError or ValueError."""
     if isinstance(name, str) and not name.strip():
@@ -195,7 +204,8 @@ def checked_code(
             f"{owner}: {len(inputs)} inputs, {len(results)} results and {len(parameters)} metal_params are {count} "
             f"together, but a kernel can have at most {MAX_BUFFERS}"
         )
-    return MetalCode(name, inputs, results, src, parameters, helper_src, templates)
+    of_textures = _textures(owner, (*inputs, *results), textures)
+    return MetalCode(name, inputs, results, src, parameters, helper_src, templates, of_textures)
 
 
 def _names(owner: str, role: str, names: object) -> tuple[str, ...]:
@@ -217,6 +227,22 @@ def _parameters(owner: str, metal_params: object) -> tuple[MetalParameter, ...]:
                 f"{owner}: metal_params must be a list of MetalParameter, but it has {parameter!r}"
             )
     return tuple(metal_params)
+
+
+def _textures(owner: str, names: Sequence[str], textures: object) -> tuple[tuple[str, str], ...]:
+    if textures is None:
+        return ()
+    if not isinstance(textures, Mapping):
+        raise TypeError(
+            f"{owner}: textures must be a dict of names and pixel formats, but got {textures!r}"
+        )
+    for name, text in textures.items():
+        if name not in names:
+            raise ValueError(
+                f"{owner}: textures has {name!r}, but the inputs and results are {', '.join(names)}"
+            )
+        check_text(owner, f"the format of {name!r} in textures", text)
+    return tuple(textures.items())
 
 
 def _templates(

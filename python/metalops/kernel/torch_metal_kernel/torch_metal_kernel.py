@@ -44,6 +44,9 @@ class TorchMetalKernel:
         helper_src: Metal code before the kernel: functions, types, includes.
         template_dtypes: names for the Metal types of inputs in src and helper_src: ``{"A": "TYPE"}``. Inputs that share
             a name must be of one dtype.
+        textures: the inputs that the kernel samples and reads as textures, and the results that it writes as such, with
+            their pixel formats: ``{"image": "rgba8unorm", "volume": "r32float 3d"}``. Their tensors have the shapes and
+            dtypes that metalops.texture takes; samplers are declared in the body.
         backward: the gradient, ``backward(grad_outputs, inputs, outputs)`` -> a list with one gradient or None for each
             input, where scalars may be left out. It may call other kernels. Without it, backward through the kernel
             raises NotImplementedError.
@@ -100,10 +103,18 @@ class TorchMetalKernel:
         helper_src: str | None = None,
         template_dtypes: Mapping[str, str] | None = None,
         *,
+        textures: Mapping[str, str] | None = None,
         backward: Callable | None = None,
     ):
         code = checked_code(
-            name, input_names, result_names, src, metal_params, helper_src, template_dtypes
+            name,
+            input_names,
+            result_names,
+            src,
+            metal_params,
+            helper_src,
+            template_dtypes,
+            textures,
         )
         signature = read_signature(code.owner, torch_defn, code.input_names, code.result_names)
         if backward is not None and not callable(backward):
@@ -122,6 +133,7 @@ class TorchMetalKernel:
     metal_params = property(lambda self: list(self._definition.code.metal_params))
     helper_src = property(lambda self: self._definition.code.helper_src)
     template_dtypes = property(lambda self: dict(self._definition.code.template_dtypes))
+    textures = property(lambda self: dict(self._definition.code.textures))
     torch_custom_op = property(
         lambda self: self._definition.operator.overload,
         doc="The operator that torch.export and torch.compile see.",
@@ -187,6 +199,10 @@ class TorchMetalKernel:
         From then on torch.export records calls of this kernel as calls of that one, which the converter knows. Needs
         Apple's package coreai_torch: raises ImportError without it.
         """
+        if self.textures:
+            raise NotImplementedError(
+                f"TorchMetalKernel {self.name!r}: Core AI's kernels take no textures"
+            )
         if self._core_ai is None:
             try:
                 import coreai_torch
@@ -212,7 +228,8 @@ class TorchMetalKernel:
 
     def __reduce__(self):
         code = self._definition.code
-        arguments = {**code._asdict(), "template_dtypes": self.template_dtypes}
+        arguments = code._asdict()
+        arguments.update(template_dtypes=self.template_dtypes, textures=self.textures)
         return _rebuilt, (
             {**arguments, "torch_defn": self._torch_defn, "backward": self._backward},
         )
