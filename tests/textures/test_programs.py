@@ -214,7 +214,7 @@ def test_indices_may_have_gaps_and_textures_may_be_switched_off():
         kernel void gap(texture2d<float> t [[texture(2)]], device float* out) {{ out[0] = t.read(uint2(0)).x; }}
         kernel void off(texture2d<float> tint [[texture(0), function_constant(tinted)]],
                         sampler s [[sampler(0), function_constant(tinted)]], device float* out) {{
-          out[0] = tinted ? tint.sample(s, float2(0)).x : 7;
+          out[0] = is_null_texture(tint) ? 7 : tint.sample(s, float2(0)).x;
         }}"""
     library = metalops.compile_shader(source, constants={"tinted": False})
     out = torch.zeros(1, device=DEVICE)

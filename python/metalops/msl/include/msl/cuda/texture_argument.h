@@ -2,7 +2,8 @@
 //
 // It begins with an entry of 8 bytes for each texture and sampler, in the order of the parameters
 // (each texture of an array has its own): a sampler's bits, or how many bytes after the table's
-// begin the abi::Texture is, of which only the levels that exist are there.
+// begin the abi::Texture is, of which only the levels that exist are there; 0 for a texture that a
+// function constant switches off.
 #pragma once
 
 #include <msl/cuda/launch.h>
@@ -40,7 +41,8 @@ MSL_INLINE P handle(const Launch& launch, u32 entry) {
   } else {
     const abi::Texture* bound[entries_of<P>];
     for (u32 i = 0; i < entries_of<P>; ++i) {
-      bound[i] = reinterpret_cast<const abi::Texture*>(table + entries[i]);
+      bound[i] =
+          entries[i] == 0 ? nullptr : reinterpret_cast<const abi::Texture*>(table + entries[i]);
     }
     return msl_impl::texture_of<P>(bound);
   }
