@@ -141,17 +141,20 @@ void check_memory(const Kernel& kernel, const Launch& launch) {
               " set for its arguments); the device has ", kMaxThreadgroupBytes);
 }
 
+bool is_handle(const msl::abi::Argument& argument) {
+  return argument.kind == msl::abi::ArgumentKind::kTexture ||
+         argument.kind == msl::abi::ArgumentKind::kSampler;
+}
+
 }  // namespace
 
 void check_launch(const Kernel& kernel, const Launch& launch) {
-  if (C10_UNLIKELY(launch.textures == nullptr)) {
-    const KernelNotes* notes = notes_of(kernel);
+  if (launch.textures == nullptr) {
     for (uint32_t i = 0; i < kernel.argument_count; ++i) {
-      const msl::abi::ArgumentKind kind = kernel.arguments[i].kind;
-      TORCH_CHECK(
-          (kind != msl::abi::ArgumentKind::kTexture && kind != msl::abi::ArgumentKind::kSampler) ||
-              (notes != nullptr && !notes->is_on(i)),
-          "kernel '", kernel.name, "' takes textures or samplers, which were not given");
+      if (!is_handle(kernel.arguments[i])) continue;
+      const KernelNotes* notes = notes_of(kernel);
+      TORCH_CHECK(notes != nullptr && !notes->is_on(i), "kernel '", kernel.name,
+                  "' takes textures or samplers, which were not given");
     }
   }
   uint64_t threads = 1;
