@@ -1,7 +1,7 @@
 """Three tiers of tests, of which pytest's options choose one:
 
 - quick, `-m quick`: at each save, under five minutes on two CPUs. The first CASES cases of each function that has neither
-  of the marks below.
+  of the marks below; operators and dtypes of torch's OpInfo tests are cases, too.
 - full, the default: what README and .ci/run run, under 20 minutes. All but what is marked `nightly`.
 - nightly, `--nightly`: everything else, in parts by `--shard 1/4`. `--all` selects both.
 
@@ -21,7 +21,7 @@ from collections.abc import Iterable
 
 import pytest
 
-CASES = 3
+CASES = 2
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -51,6 +51,14 @@ def function_of(item: pytest.Item) -> str:
     return item.nodeid.partition("[")[0]
 
 
+def _generic(item: pytest.Item) -> str:
+    """The id of the function that a test is a case of. torch makes a function for each operator and dtype, in whose id these
+    are part of the name, and which keeps the name of the one that was written."""
+    written = getattr(getattr(item, "function", None), "__name__", None)
+    place, _, name = function_of(item).rpartition("::")
+    return f"{place}::{written or name}"
+
+
 def mark_tiers(items: Iterable[pytest.Item]) -> None:
     """Gives items the marks that follow from those of their functions: nightly from sampled, and quick."""
     seen: Counter[str] = Counter()
@@ -63,8 +71,9 @@ def mark_tiers(items: Iterable[pytest.Item]) -> None:
             cases[function] += 1
         if item.get_closest_marker("full") or item.get_closest_marker("nightly"):
             continue
-        seen[function] += 1
-        if seen[function] <= CASES:
+        generic = _generic(item)
+        seen[generic] += 1
+        if seen[generic] <= CASES:
             item.add_marker(pytest.mark.quick)
 
 
