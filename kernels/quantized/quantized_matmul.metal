@@ -216,6 +216,21 @@ struct LinesOfRow {
   }
 };
 
+// Loads a lane's 32 elements of x, multiplied by what the format's codes are scaled by, and returns
+// their sum for a format with biases. Lanes past the end of K have zeros.
+template <typename Format, typename T>
+inline float load_inputs(thread float (&inputs)[32], device const T* x, bool is_inside) {
+  gemv::load_adjacent<32>(inputs, x);
+  float total = 0.0f;
+#pragma unroll
+  for (int e = 0; e < 32; ++e) {
+    inputs[e] = is_inside ? inputs[e] : 0.0f;
+    total += Format::has_biases ? inputs[e] : 0.0f;
+    inputs[e] *= Format::has_shifted_codes ? packed::code_scale(e) : 1.0f;
+  }
+  return total;
+}
+
 // GEMV: each threadgroup computes `lines` columns of one row (see gemv.h), for one pair of matrices
 // whose blocks of 32 codes are whole and aligned.
 template <typename T, typename Format>
@@ -249,14 +264,7 @@ template <typename T, typename Format>
   LinesOfRow<T, Format> next;
   next.load(first_codes, first_scales, first_biases, line_bytes, line_scales);
   float inputs[32];
-  gemv::load_adjacent<32>(inputs, x + of_codes);
-  float total = 0.0f;
-#pragma unroll
-  for (int e = 0; e < 32; ++e) {
-    inputs[e] = k < p.inner ? inputs[e] : 0.0f;
-    total += Format::has_biases ? inputs[e] : 0.0f;
-    inputs[e] *= Format::has_shifted_codes ? packed::code_scale(e) : 1.0f;
-  }
+  const float total = load_inputs<Format>(inputs, x + of_codes, k < p.inner);
 #pragma unroll 1
   for (int line = 0; line < lines; line += together) {
     const LinesOfRow<T, Format> now = next;
