@@ -1,7 +1,7 @@
 """Floating-point numbers become integers as on GPUs, whatever form the conversion has: numbers outside of the range become
 the nearest limit, NaN becomes 0."""
 
-import os
+import re
 
 import numpy as np
 import pytest
@@ -60,16 +60,89 @@ FORMS = {
     "splat": "out[i] = vec<T, 3>(x).z;",
     "packed vector": "packed_F3 p = packed_F3(x); out[i] = vec<T, 3>(vec<F, 3>(p)).z;",
 }
-FORMS_OF_CLANG = {
+# Where C++ converts without being asked to.
+IMPLICIT = {
     "argument": "out[i] = taken(x);",
-    "compound assignment": "T y = 0; y += x; out[i] = y;",
+    "argument of several": "out[i] = taken_last(x, 1, x);",
+    "constant reference": "const thread T& y = x; out[i] = y;",
+    "argument by constant reference": "out[i] = referred(x);",
+    "argument of a template": "out[i] = taken_with(x, x);",
+    "argument of a named template": "out[i] = taken_as<T>(x);",
+    "argument of a member": "thing t; out[i] = t.given(x);",
+    "argument of a member of a template": "holder<T> t; out[i] = t.given(x);",
+    "argument within a class": "thing t; out[i] = t.twice(x);",
+    "argument of a call operator": "thing t; out[i] = t(x);",
+    "argument of a lambda": "auto f = [](T y) { return y; }; out[i] = f(x);",
+    "argument of a constructor": "made t(x); out[i] = t.value;",
+    "argument of a temporary object": "out[i] = made(x).value;",
+    "default argument": "out[i] = defaulted(x);",
+    "sum": "T y = 0; y += x; out[i] = y;",
+    "difference": "T y = 0; y -= -x; out[i] = y;",
+    "product": "T y = 1; y *= x; out[i] = y;",
+    "quotient": "T y = 1; y *= x; y = 1; y /= F(1); y *= x; out[i] = y;",
+    "sum in memory": "out[i] = 0; out[i] += x;",
+    "sum of a member": "thing t; t.value = 0; t.value += x; out[i] = t.value;",
+    "sum of a component": "vec<T, 3> v(0); v.z += x; out[i] = v.z;",
+    "sum in a template": "T y = 0; add_to(y, x); out[i] = y;",
     "array": "T y[2] = {T(0), x}; out[i] = y[1];",
+    "array of arrays": "T y[2][2] = {{1, 2}, {3, x}}; out[i] = y[1][1];",
+    "array of the library": "array<T, 2> y = {1, x}; out[i] = y[1];",
+    "braces": "T y{x}; out[i] = y;",
+    "parentheses": "T y(x); out[i] = y;",
+    "parentheses around a product": "T y(x * F(1)); out[i] = y;",
+    "vector of scalars in braces": "vec<T, 2> y = {T(1), x}; out[i] = y.y;",
+    "second of several": "T z = 1, y = x; out[i] = y;",
+    "structure": "thing t = {x}; out[i] = t.value;",
+    "structure in braces": "thing t{x}; out[i] = t.value;",
+    "temporary structure": "out[i] = thing{x}.value;",
+    "designated member": "thing t = {.value = x}; out[i] = t.value;",
+    "structure in a structure": "outer t = {1, {x}}; out[i] = t.inner.value;",
+    "array of structures": "thing t[2] = {{1}, {x}}; out[i] = t[1].value;",
+    "structure of a template": "holder<T> t = {x}; out[i] = t.value;",
+    "returned structure": "out[i] = returned_thing(x).value;",
+    "argument in braces": "out[i] = value_of({x});",
+    "assigned structure": "thing t; t = {x}; out[i] = t.value;",
+    "member of an initialiser list": "listed t(x); out[i] = t.value;",
+    "member of an initialiser list in braces": "listed t(x); out[i] = t.second;",
+    "returned by a lambda": "auto f = [](F y) -> T { return y; }; out[i] = f(x);",
+    "returned with a trailing type": "out[i] = returned_behind(x);",
+    "returned by a conversion": "number_of y{x}; out[i] = y;",
+    "returned by a member": "holder<T> t; out[i] = t.returned(x);",
+    "conditional argument": "out[i] = taken(i < 100000 ? x : F(0));",
+    "conditional of both": "T y = i < 100000 ? x : T(1); out[i] = y;",
+    "condition": "if (T y = x) out[i] = y; else out[i] = 0;",
+    "loop": "for (T y = x;;) { out[i] = y; break; }",
+    "comma": "T y = (0, x); out[i] = y;",
+    "vector and scalar": "vec<T, 3> v(0); v += x; out[i] = v.z;",
 }
 SOURCE = """
 typedef T number;
-struct thing { T value; };
+struct thing {
+  T value;
+  T given(T x) const { return x; }
+  T twice(F x) const { return given(x); }
+  T operator()(T x) const { return x; }
+};
+struct outer { int first; thing inner; };
+template <typename A> struct holder {
+  A value;
+  A given(A x) { return x; }
+  A returned(F x) { return x; }
+};
+struct made { T value; made(T x) : value(x) {} };
+struct listed { T value; T second; listed(F x) : value(x), second{x} {} };
+struct number_of { F x; operator T() const { return x; } };
 static T returned(F x) { return x; }
+static auto returned_behind(F x) -> T { return x; }
+static thing returned_thing(F x) { return {x}; }
+static T value_of(thing t) { return t.value; }
 static T taken(T x) { return x; }
+static T taken_last(F, int, T x) { return x; }
+static T referred(const thread T& x) { return x; }
+static T defaulted(F x, T y = F(2.5f)) { return y == T(2) ? taken(x) : T(99); }
+template <typename A> T taken_with(A, T x) { return x; }
+template <typename A> A taken_as(A x) { return x; }
+template <typename A, typename B> void add_to(thread A& x, B y) { x += y; }
 template <typename A, typename B> A cast_to(B x) { return A(x); }
 template <typename A, typename B> A returned_as(B x) { return x; }
 """
@@ -77,7 +150,8 @@ template <typename A, typename B> A returned_as(B x) { return x; }
 
 def _replaced(text, to, of):
     # `F` and `T` are words, or the first letter after `packed_`.
-    words = {"T": to, "F": of, "packed_F3": f"packed_{of}3", "thing": f"thing_{to}"}
+    words = {"T": to, "F": of, "packed_F3": f"packed_{of}3"}
+    words |= {name: f"{name}_{to}" for name in re.findall(r"(?:struct|static \w+) (\w+)", SOURCE)}
     pieces = []
     word = ""
     for c in text + "\0":
@@ -89,12 +163,17 @@ def _replaced(text, to, of):
     return "".join(pieces)[:-1]
 
 
+def _applies(form, of):
+    """Whether a form is there for numbers of this type: Metal has no packed_bfloat3, and no int3 + bfloat."""
+    return of != "bfloat" or not ("packed_F" in form or "v += x" in form)
+
+
 def _source(to, of, forms, meeting=""):
     kernels = [
         f"kernel void {to}_{n}(device T* out, device const F* in, uint i [[thread_position_in_grid]])"
-        f" {{ {meeting} F x = in[i]; {form} }}"
+        f" {{ {meeting} F x = in[i]; {form} }}\n"
         for n, form in enumerate(forms)
-        if not ("packed_F" in form and of == "bfloat")
+        if _applies(form, of)
     ]
     return f"namespace in_{to} {{ {_replaced(SOURCE + ''.join(kernels), to, of)} }}\n"
 
@@ -119,7 +198,7 @@ def check(integers, of, forms, build=build, meeting="", engine="auto"):
     for to in integers:
         expected = _expected(x, INTEGERS[to])
         for n, form in enumerate(forms.values()):
-            if "packed_F" in form and of == "bfloat":
+            if not _applies(form, of):
                 continue
             out = torch.from_numpy(np.full(len(x), 77, dtype=INTEGERS[to]))
             library.launch(f"in_{to}::{to}_{n}", [out, x], len(x), 32, engine=engine)
@@ -129,12 +208,34 @@ def check(integers, of, forms, build=build, meeting="", engine="auto"):
 
 @pytest.mark.parametrize("of", FLOATS)
 def test_conversions_saturate(of, each_compiler):
-    forms = FORMS if os.environ["CXX"] == "g++" else {**FORMS, **FORMS_OF_CLANG}
-    check(INTEGERS, of, forms)
+    check(INTEGERS, of, FORMS)
+
+
+@pytest.mark.parametrize("of", FLOATS)
+def test_implicit_conversions_saturate(of, each_compiler):
+    check(["char", "uint"], of, IMPLICIT)
+
+
+def test_atomic_functions_saturate(each_compiler):
+    source = """
+    kernel void k(device atomic_int* out, device atomic_uint* unsigned_out, device const float* in) {
+      atomic_store_explicit(&out[0], in[0], memory_order_relaxed);
+      atomic_exchange_explicit(&unsigned_out[0], in[1], memory_order_relaxed);
+      atomic_fetch_max_explicit(&out[1], in[2], memory_order_relaxed);
+      atomic_fetch_or_explicit(&unsigned_out[1], in[3], memory_order_relaxed);
+    }"""
+    out, unsigned_out = torch.zeros(2, dtype=torch.int32), torch.ones(2, dtype=torch.int32)
+    build(source).launch(
+        "k", [out, unsigned_out, torch.tensor([3e9, -1.0, 1e30, float("nan")])], 1, 1
+    )
+    assert out.tolist() == [2**31 - 1] * 2
+    assert unsigned_out.tolist() == [0, 1]
 
 
 def test_conversions_saturate_in_group_loops(each_compiler):
-    check(["uchar", "int"], "float", FORMS, meeting=MEETING["group"], engine="group")
+    check(
+        ["uchar", "int"], "float", {**FORMS, **IMPLICIT}, meeting=MEETING["group"], engine="group"
+    )
 
 
 def test_bool_and_bits_are_no_conversions(each_compiler):

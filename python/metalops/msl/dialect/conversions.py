@@ -1,11 +1,13 @@
-"""Rewrites conversions to integers, so that floating-point numbers convert as on GPUs (msl/conversion.h): casts,
-initialisers, assignments and returned values. Others, as of arguments and by `+=`, are left to the compiler."""
+"""Rewrites conversions to integers, so that floating-point numbers convert as on GPUs (msl/conversion.h): casts, and
+wherever C++ converts implicitly: initialisers, assignments, arguments, returned values."""
 
 from __future__ import annotations
 
 import re
 
-from ..analysis.spaces import Spaces
+from ..analysis.lookup import CONSTRUCTOR
+from ..analysis.program import Function
+from ..analysis.spaces import Spaces, arguments_of
 from ..analysis.types import Type
 from ..source.tree import without_parentheses
 from . import names
@@ -20,23 +22,38 @@ _INTEGER_VECTOR = re.compile(
 )
 _YIELDS_INTEGER = {"%", "&", "|", "^", "<<", ">>", "&&", "||", "==", "!=", "<", ">", "<=", ">="}
 _LITERAL = re.compile(r"(?:0[xX][\da-fA-F]+|\d+)[uUlL]*$")
-_NO_VALUE = {"initializer_list", "lambda_expression", "string_literal", "comment"}
+_NO_VALUE = {
+    "initializer_list",
+    "lambda_expression",
+    "string_literal",
+    "comment",
+    "parameter_pack_expansion",
+}
+_ARRAY = re.compile(r"(?:metal ?:: ?)?array ?<(.*),[^,]*>$")
+_ARGUMENT = re.compile(r"(?:typename |const )*[\w:]+(?: \w+)*$")  # a template argument to repeat
+_COMPOUND = {"+=": "add", "-=": "subtract", "*=": "multiply", "/=": "divide"}
 
 
 class Conversions:
-    def __init__(self, rewritten, is_bit_field):
+    def __init__(self, rewritten, is_bit_field, divisions: set[int]):
+        """divisions: where the assignments `x /= y` begin that are rewritten already."""
         self.rewritten = rewritten
         self.source = rewritten.program.source
         self.edits = rewritten.edits
         self.spaces = Spaces(rewritten.calls)
         self.types = self.spaces.types
         self.is_bit_field = is_bit_field
+        self.divisions = divisions
+        self._taking_integers: dict[str, bool] = {}  # by the names of functions
 
     def run(self) -> None:
         self._functional_casts()
         self._c_casts()
         self._initialisers()
+        self._members()
         self._assignments()
+        self._compound_assignments()
+        self._arguments()
         self._returned_values()
 
     # ---- casts -----------------------------------------------------------------------------------
@@ -110,31 +127,131 @@ class Conversions:
     # ---- implicit conversions --------------------------------------------------------------------
 
     def _initialisers(self) -> None:
-        for declarator in self.source.find("(declaration (init_declarator) @d)"):
-            if declarator.has_error:
+        for node in self.source.find("(declaration) @d"):
+            if node.has_error:
                 continue
-            inner, value = (declarator.child_by_field_name(f) for f in ("declarator", "value"))
-            if inner.type != "identifier" or value is None:
-                continue
-            if value.type == "argument_list":
-                if len(value.named_children) != 1:
+            type_node = node.child_by_field_name("type")
+            start = self.source.previous_code(node.start_byte) + 1
+            for declarator in node.children_by_field_name("declarator"):
+                value = node.child_by_field_name("value")  # of a condition
+                if declarator.type == "init_declarator":
+                    value = declarator.child_by_field_name("value")
+                    declarator = declarator.child_by_field_name("declarator")
+                elif declarator.type == "function_declarator":
+                    self._vexing(node, type_node, declarator)
                     continue
-                value = value.named_children[0]
-            node = declarator.parent
+                if value is None or declarator.type == "function_declarator":
+                    continue
+                declared = self.types.declared(start, type_node, declarator, declarator.end_byte)
+                if value.type == "argument_list":
+                    self._construct(value, declared.type)
+                else:
+                    self._convert(value, declared.type)
+
+    def _vexing(self, node, type_node, declarator) -> None:
+        """Converts the variables of `T object(x, y);`, which the parser takes for the declaration of a function."""
+        parameters = declarator.child_by_field_name("parameters").named_children
+        arguments = [p.child_by_field_name("type") for p in parameters]
+        if node.parent.type != "compound_statement" or not all(
+            p.type == "parameter_declaration" and t.type == "type_identifier" and p.text == t.text
+            for p, t in zip(parameters, arguments, strict=True)
+        ):
+            return
+        scopes = self.rewritten.calls.scopes_around(node)
+        declarations = [scopes.declaration_of(a) for a in arguments]
+        if any(d is None or d.kind == "type" for d in declarations):
+            return
+        start = self.source.previous_code(node.start_byte) + 1
+        name = declarator.child_by_field_name("declarator")
+        target = self.types.declared(start, type_node, None, name.start_byte).type
+        if len(arguments) == 1 and self._converted_name(target):
+            self._convert(arguments[0], target)
+        elif target.kind == "value":
+            self._pass(arguments, self._constructors(target, len(arguments)), self._bound(target))
+
+    def _construct(self, arguments, target: Type) -> None:
+        """Converts the arguments of `T object(x, y)`."""
+        values = [c for c in arguments.named_children if c.type != "comment"]
+        if any(v.type == "parameter_pack_expansion" for v in values):
+            return
+        if len(values) == 1 and self._converted_name(target):
+            self._convert(values[0], target)
+        elif target.kind == "value":
+            self._pass(values, self._constructors(target, len(values)), self._bound(target))
+
+    def _members(self) -> None:
+        """Converts the default values of data members and of parameters, what constructors give to members, and the
+        values of `T{x, y}`."""
+        for node in self.source.find("(field_declaration default_value: (_)) @d"):
+            start = self.source.previous_code(node.start_byte) + 1
+            declarator = node.child_by_field_name("declarator")
+            type_node = node.child_by_field_name("type")
+            declared = self.types.declared(start, type_node, declarator, declarator.end_byte)
+            self._convert(node.child_by_field_name("default_value"), declared.type)
+        for node in self.source.find("(optional_parameter_declaration) @p"):
+            declarator, value = (
+                node.child_by_field_name(f) for f in ("declarator", "default_value")
+            )
+            if value is None:
+                continue
+            end = declarator.end_byte if declarator is not None else value.start_byte
             start = self.source.previous_code(node.start_byte) + 1
             type_node = node.child_by_field_name("type")
-            self._convert(value, self.types.declared(start, type_node, inner, inner.end_byte).type)
+            self._convert(value, self.types.declared(start, type_node, declarator, end).type)
+        for node in self.source.find("(field_initializer (field_identifier) @name) @i"):
+            if node.type != "field_initializer":
+                continue
+            owner = self.spaces.this(node)
+            name, given = node.named_children[0], node.named_children[-1]
+            target = None if owner is None else self.spaces.field(owner, self._text(name))
+            if target is None or given.type not in ("argument_list", "initializer_list"):
+                continue
+            if given.type == "argument_list":
+                self._construct(given, target)
+            else:
+                self._convert(given, target)
+        for node in self.source.find("(compound_literal_expression) @c"):
+            type_node, value = (node.child_by_field_name(f) for f in ("type", "value"))
+            if type_node.type == "type_descriptor":
+                self._convert(value, self.types.described(type_node).type)
+            else:
+                start, end = type_node.start_byte, type_node.end_byte
+                self._convert(value, self.types.declared(start, type_node, None, end).type)
 
     def _assignments(self) -> None:
         for node in self.source.find('(assignment_expression operator: "=") @a'):
             left, right = (node.child_by_field_name(f) for f in ("left", "right"))
-            if node.has_error or not self._may_be_floating(right):
+            is_list = right.type == "initializer_list"
+            if node.has_error or not (is_list or self._may_be_floating(right)):
                 continue
             target = self._type_of(left)
-            if target is not None and (
+            if is_list:
+                self._convert(right, target)
+            elif target is not None and (
                 _INTEGER.match(target.name.removeprefix("metal::")) or self._is_of_variable(left)
             ):
                 self._convert(right, target)
+
+    def _compound_assignments(self) -> None:
+        """Rewrites `i += x`."""
+        for node in self.source.find("(assignment_expression) @a"):
+            left, right = (node.child_by_field_name(f) for f in ("left", "right"))
+            operator = node.child_by_field_name("operator")
+            name = _COMPOUND.get(self.source.node_text(operator))
+            if name is None or node.has_error or right.type == "initializer_list":
+                continue
+            if node.start_byte in self.divisions or self.is_bit_field(left):
+                continue
+            if self._may_be_integer_object(left) and self._may_be_floating(right):
+                before = f"{names.SUPPORT}::assign_{name}("
+                self.edits.wrap(node.start_byte, node.end_byte, before, ")")
+                self.edits.replace(operator.start_byte, operator.end_byte, ",")
+
+    def _may_be_integer_object(self, node) -> bool:
+        type_ = self._type_of(node)
+        if type_ is None or type_.is_open:
+            return True
+        return type_.kind == "value" and bool(_INTEGER.match(type_.name.removeprefix("metal::")))
 
     def _is_of_variable(self, node) -> bool:
         """Returns true for a variable and its elements, whose type is named where the variable is. The type of
@@ -149,31 +266,285 @@ class Conversions:
             return bool(is_vector) and self._is_of_variable(owner)
         return node.type == "identifier"
 
+    # ---- arguments -------------------------------------------------------------------------------
+
+    def _arguments(self) -> None:
+        for call in self.source.find("(call_expression) @c"):
+            arguments = arguments_of(call)
+            if not arguments:
+                continue
+            called = call.child_by_field_name("function")
+            made_lambda = self.rewritten.calls.lambda_called(
+                call, self.rewritten.calls.scopes_around(call)
+            )
+            if made_lambda is not None:
+                declarator = made_lambda.child_by_field_name("declarator")
+                if declarator is not None:
+                    types = [d.type for _, _, d in self.types.parameters(declarator)]
+                    self._pass_as(arguments, [types], [{}])
+            elif self._may_take_integers(called):
+                functions = self.rewritten.calls.functions_called(call)
+                if functions and called.type == "identifier" and self._are_numbers(arguments):
+                    functions = self.rewritten.calls.lookup.reached_by_name(functions, call)
+                if functions:
+                    self._pass(
+                        arguments, functions, self._bound_in(call, called, functions), called
+                    )
+
+    def _are_numbers(self, arguments: list) -> bool:
+        types = [self._type_of(a) for a in arguments]
+        return all(
+            t is not None
+            and t.kind == "value"
+            and not t.is_open
+            and t.name not in self.types.classes
+            for t in types
+        )
+
+    def _may_take_integers(self, called) -> bool:
+        """Returns true if some function of this name has a parameter that may be an integer."""
+        name = called.child_by_field_name("name") or called.child_by_field_name("field") or called
+        while name.child_by_field_name("name") is not None:
+            name = name.child_by_field_name("name")
+        text = self._text(name)
+        if text not in self._taking_integers:
+            lookup = self.rewritten.calls.lookup
+            functions = [*lookup.functions.get(text, ()), *lookup.functions.get("operator()", ())]
+            self._taking_integers[text] = any(
+                self._converted_name(_by_value(declared.type)) or declared.type.is_open
+                for function in functions
+                for _, _, declared in self.types.parameters(function.declarator)
+            )
+        return self._taking_integers[text]
+
+    def _pass(self, arguments, functions: list[Function], bound: dict, called=None) -> None:
+        """Converts the arguments that are integers for all of the functions that a call may mean."""
+        kinds = [[d.type for _, _, d in self.types.parameters(f.declarator)] for f in functions]
+        own = [{**bound, **self._explicit(f, called)} for f in functions]
+        self._pass_as(arguments, kinds, own)
+
+    def _pass_as(self, arguments, kinds: list[list[Type]], bound: list[dict]) -> None:
+        for index, argument in enumerate(arguments):
+            if (
+                argument.type == "parameter_pack_expansion"
+                or not kinds
+                or any(index >= len(types) for types in kinds)
+            ):
+                return
+            targets = [self._given(types[index], b) for types, b in zip(kinds, bound, strict=True)]
+            if None not in targets and len({t.name for t in targets}) == 1:
+                self._convert(argument, targets[0])
+
+    def _given(self, type_: Type, bound: dict[str, Type]) -> Type | None:
+        """Returns the type of a parameter or member as the caller may name it; None if it does not tell."""
+        type_ = _by_value(type_)
+        if type_.kind == "array":
+            inner = self._given(type_.target, bound)
+            return None if inner is None else Type("array", None, inner)
+        if type_.kind != "value":
+            return None
+        name = type_.name.removeprefix("const ").removeprefix("metal::")
+        if name in bound:
+            return bound[name]
+        if _INTEGER.match(name) or name.split("<")[0].strip() in self.types.classes:
+            return type_
+        return None
+
+    def _explicit(self, function: Function, called) -> dict[str, Type]:
+        """Returns the template arguments that a call names, by the function's template parameters."""
+        while called is not None and called.type in ("field_expression", "qualified_identifier"):
+            called = called.child_by_field_name("field") or called.child_by_field_name("name")
+        if called is None or called.type not in ("template_function", "template_method"):
+            return {}
+        headers = [h for h in function.template_headers if h.named_children]
+        arguments = called.child_by_field_name("arguments").named_children
+        return self._by_parameter(headers[-1], arguments) if headers else {}
+
+    def _by_parameter(self, header, arguments: list) -> dict[str, Type]:
+        found = {}
+        parameters = [c for c in header.named_children if c.type != "comment"]
+        arguments = [c for c in arguments if c.type != "comment"]
+        for parameter, argument in zip(parameters, arguments, strict=False):
+            if "variadic" in parameter.type:
+                break
+            if (
+                parameter.type == "type_parameter_declaration"
+                and argument.type == "type_descriptor"
+            ):
+                text = self._text(argument)
+                if _ARGUMENT.match(text) and parameter.named_children:
+                    type_ = self.types.described(argument).type
+                    found[self._text(parameter.named_children[0])] = (
+                        type_ if _INTEGER.match(type_.name) else Type("value", name=text)
+                    )
+        return found
+
+    def _bound_in(self, call, called, functions: list[Function]) -> dict[str, Type]:
+        """Returns the template arguments of the class whose member a call means."""
+        if called.type == "field_expression":
+            owner = self.spaces.type_of(called.child_by_field_name("argument"))
+            if owner is not None and owner.kind == "pointer":
+                owner = owner.target
+            return {} if owner is None else self._bound(owner)
+        owners = {self.rewritten.calls.lookup.owner(f) for f in functions}
+        here = self.spaces.this(call)
+        if here is not None and owners == {here.name}:
+            return self._own(here.name)
+        if called.type == "template_function":  # `Class<T>(x)`
+            return self._bound_by(called)
+        return self._bound(self.spaces.type_of(called) or Type("value"))
+
+    def _own(self, name: str) -> dict[str, Type]:
+        """Returns the template parameters of a class, which stand for themselves in it."""
+        return {
+            self._text(p.named_children[0]): Type("value", name=self._text(p.named_children[0]))
+            for header in self._headers_of(name)
+            for p in header.named_children
+            if p.type == "type_parameter_declaration" and p.named_children
+        }
+
+    def _headers_of(self, name: str) -> list:
+        scopes = self.types.classes.get(name, ())
+        return scopes[0].template_headers[-1:] if len(scopes) == 1 else []
+
+    def _bound(self, owner: Type) -> dict[str, Type]:
+        """Returns the template arguments of an object's class, by its template parameters."""
+        if owner.kind != "value" or not owner.name.endswith(">"):
+            return {}
+        name, _, rest = owner.name.partition("<")
+        arguments = [a.strip() for a in rest[:-1].split(",")]
+        headers = self._headers_of(name.strip())
+        if not headers or "<" in rest or "(" in rest:
+            return {}
+        parameters = [c for c in headers[0].named_children if c.type != "comment"]
+        return {
+            self._text(p.named_children[0]): Type("value", name=a)
+            for p, a in zip(parameters, arguments, strict=False)
+            if p.type == "type_parameter_declaration" and p.named_children and _ARGUMENT.match(a)
+        }
+
+    def _bound_by(self, node) -> dict[str, Type]:
+        headers = self._headers_of(self._text(node.child_by_field_name("name")))
+        arguments = node.child_by_field_name("arguments").named_children
+        return self._by_parameter(headers[0], arguments) if headers else {}
+
+    def _constructors(self, target: Type, count: int) -> list[Function]:
+        lookup = self.rewritten.calls.lookup
+        name = target.name.split("<")[0].strip()
+        return lookup.taking(lookup.members.get(name, {}).get(CONSTRUCTOR, ()), (count, count))
+
+    # ---- values ----------------------------------------------------------------------------------
+
     def _returned_values(self) -> None:
         for node in self.source.find("(return_statement (_) @value) @r"):
             if node.type != "return_statement" or node.has_error:
                 continue
             around = node.parent
-            while around.type not in ("lambda_expression", "function_definition"):
+            while around is not None and around.type not in (
+                "lambda_expression",
+                "function_definition",
+            ):
                 around = around.parent
-                if around is None:
-                    break
-            if around is None or around.type == "lambda_expression":
-                continue
-            function = self.rewritten.calls.function_of(around)
             value = next((c for c in node.named_children if c.type != "comment"), None)
-            if function is not None and value is not None:
-                self._convert(value, self.types.result(function))
+            if around is not None and value is not None:
+                self._convert(value, self._result(around))
+
+    def _result(self, node) -> Type | None:
+        """Returns the type that a function or lambda returns, if it names one."""
+        declarator = node.child_by_field_name("declarator")
+        if declarator is None:
+            return None
+        for child in declarator.children:
+            if child.type == "trailing_return_type":
+                described = [c for c in child.named_children if c.type == "type_descriptor"]
+                return self.types.described(described[0]).type if described else None
+        if declarator.type == "operator_cast":
+            type_node = declarator.child_by_field_name("type")
+            inner = declarator.child_by_field_name("declarator")
+            start = type_node.start_byte
+            is_plain = inner is not None and inner.type == "abstract_function_declarator"
+            if not is_plain:
+                return None
+            return self.types.declared(start, type_node, None, inner.start_byte).type
+        function = self.rewritten.calls.function_of(node)
+        return None if function is None else self.types.result(function)
 
     def _convert(self, value, target: Type | None) -> None:
-        if target is None or target.kind != "value" or not self._may_be_floating(value):
+        target = None if target is None else _by_value(target)
+        if value.type == "initializer_list":
+            if target is not None:
+                self._convert_list(value, target)
             return
-        name = target.name.removeprefix("const ")
+        name = self._converted_name(target)
+        if name is None or not self._may_be_floating(value):
+            return
         if self._text(value).startswith((f"{name}(", f"({name})", f"static_cast<{name}>")):
             return
-        if self._is_integer_name(name) and not name.startswith("typename "):
-            before = f"{names.SUPPORT}::implicitly<{name}>("
-            self.edits.wrap(value.start_byte, value.end_byte, before, ")")
+        before = f"{names.SUPPORT}::implicitly<{name}>("
+        self.edits.wrap(value.start_byte, value.end_byte, before, ")")
+
+    def _converted_name(self, target: Type | None) -> str | None:
+        """Returns the name of a type that may be an integer type; None for other types."""
+        if target is None or target.kind != "value":
+            return None
+        name = target.name.removeprefix("const ")
+        is_plain = self._is_integer_name(name) and not name.startswith("typename ")
+        return name if is_plain else None
+
+    def _convert_list(self, list_, target: Type) -> None:
+        """Converts the values in braces that initialise an object."""
+        values = [c for c in list_.named_children if c.type != "comment"]
+        array = _ARRAY.match(target.name) if target.kind == "value" else None
+        if array:
+            target = Type("array", None, Type("value", name=" ".join(array.group(1).split())))
+        if target.kind == "array":
+            if len(values) == 1 and values[0].type == "initializer_list" and array:
+                return self._convert_list(values[0], target)
+            for value in values:
+                if value.type == "initializer_pair":
+                    value = value.child_by_field_name("value")
+                if value.type != "initializer_list" and not self._converted_name(target.target):
+                    return None  # its braces are left out
+                self._convert(value, target.target)
+            return None
+        if target.kind != "value":
+            return None
+        if self._converted_name(target) is not None:
+            if len(values) == 1:
+                self._convert(values[0], target)
+            return None
+        name = target.name.split("<")[0].strip()
+        constructors = self.rewritten.calls.lookup.members.get(name, {}).get(CONSTRUCTOR)
+        if constructors:
+            return self._pass(values, self._constructors(target, len(values)), self._bound(target))
+        scopes = self.types.classes.get(name, ())
+        if len(scopes) != 1 or self.rewritten.calls.lookup.has_bases(name):
+            return None
+        members = scopes[0].specifier.child_by_field_name("body").named_children
+        for member in members:
+            if member.type == "field_declaration" and (
+                member.child_by_field_name("declarator") is None
+                or any(c.type == "storage_class_specifier" for c in member.children)
+            ):
+                return None  # a nameless member, or one of the class
+        fields = self.types.fields_of(scopes[0])
+        bound = self._bound(target)
+        for value, field in zip(values, fields, strict=False):
+            if value.type == "parameter_pack_expansion":
+                return None
+            if value.type == "initializer_pair":
+                designator, value = value.named_children[0], value.child_by_field_name("value")
+                if designator.type != "field_designator":
+                    return None
+                field = self._text(designator.named_children[0])
+            given = self._given(fields[field], bound) if fields.get(field) is not None else None
+            is_scalar = fields.get(field) is not None and fields[field].kind == "value"
+            is_scalar = is_scalar and fields[field].name.split("<")[0] not in self.types.classes
+            if value.type != "initializer_list" and not is_scalar:
+                return None  # its braces are left out, or it is a whole object
+            if given is not None:
+                self._convert(value, given)
+        return None
 
     # ---- types of expressions --------------------------------------------------------------------
 
@@ -237,3 +608,9 @@ class Conversions:
 
     def _text(self, node) -> str:
         return " ".join(self.source.masked_text(node).split())
+
+
+def _by_value(type_: Type) -> Type:
+    """Returns the type of the object that initialises a constant reference; other types as they are."""
+    is_constant = type_.kind == "reference" and type_.target.is_const
+    return type_.target if is_constant else type_

@@ -50,6 +50,7 @@ class Expressions:
         self.source = rewritten.program.source
         self.edits = rewritten.edits
         self._bit_fields: set[str] | None = None
+        self._divisions: set[int] = set()  # where the assignments `x /= y` begin that are rewritten
 
     def run(self) -> None:
         self._literals()
@@ -57,7 +58,7 @@ class Expressions:
         self._swizzles()
         self._arithmetic()
         self._types_of_variables()
-        Conversions(self.rewritten, self._is_bit_field).run()
+        Conversions(self.rewritten, self._is_bit_field, self._divisions).run()
         self._conditional_arms()
 
     def _literals(self) -> None:
@@ -146,6 +147,8 @@ class Expressions:
             function = f"{names.SUPPORT}::{_FUNCTIONS[operator]}"
             self.edits.wrap(node.start_byte, node.end_byte, f"{function}(", ")")
             self.edits.replace(match.start(), match.end(), ",")
+            if operator == "/=":
+                self._divisions.add(node.start_byte)
 
     def _is_plain_operand(self, node, operator: str) -> bool:
         """Returns true if the right operand needs no rewriting: a literal in range, or a floating value."""

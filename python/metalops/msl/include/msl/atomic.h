@@ -4,6 +4,7 @@
 // erased by now: the same functions serve device and threadgroup memory.
 #pragma once
 
+#include <msl/conversion.h>
 #include <msl/integer.h>
 #if defined(__CUDACC_RTC__)
 #include <msl/cuda/atomic.h>
@@ -135,9 +136,10 @@ namespace msl::metal {
 
 template <class T, class U>
 MSL_INLINE void atomic_store_explicit(volatile atomic<T>* object, U desired, memory_order order) {
-  MSL_ATOMIC(store_n)(msl_impl::bits_of(object),
-                      msl_impl::bit_cast<msl_impl::atomic_bits<T>>(T(desired)),
-                      msl_impl::load_order(order));
+  MSL_ATOMIC(store_n)(
+      msl_impl::bits_of(object),
+      msl_impl::bit_cast<msl_impl::atomic_bits<T>>(msl_impl::conversion::converted<T>(desired)),
+      msl_impl::load_order(order));
 }
 template <class T>
 MSL_INLINE T atomic_load_explicit(const volatile atomic<T>* object, memory_order order) {
@@ -146,28 +148,30 @@ MSL_INLINE T atomic_load_explicit(const volatile atomic<T>* object, memory_order
 template <class T, class U>
 MSL_INLINE T atomic_exchange_explicit(volatile atomic<T>* object, U desired, memory_order order) {
   return msl_impl::bit_cast<T>(MSL_ATOMIC(exchange_n)(
-      msl_impl::bits_of(object), msl_impl::bit_cast<msl_impl::atomic_bits<T>>(T(desired)),
+      msl_impl::bits_of(object),
+      msl_impl::bit_cast<msl_impl::atomic_bits<T>>(msl_impl::conversion::converted<T>(desired)),
       msl_impl::builtin_order(order)));
 }
 template <class T, class U>
 MSL_INLINE bool atomic_compare_exchange_weak_explicit(volatile atomic<T>* object, T* expected,
                                                       U desired, memory_order success,
                                                       memory_order failure) {
-  return msl_impl::atomic_compare_exchange(object, expected, T(desired), success, failure);
+  return msl_impl::atomic_compare_exchange(
+      object, expected, msl_impl::conversion::converted<T>(desired), success, failure);
 }
 
 #define MSL_FETCH(NAME, ...)                                                            \
   template <class T, class U>                                                           \
   MSL_INLINE T atomic_fetch_##NAME##_explicit(volatile atomic<T>* object, U operand,    \
                                               memory_order order) {                     \
-    const T b = T(operand);                                                             \
+    const T b = msl_impl::conversion::converted<T>(operand);                            \
     return msl_impl::atomic_update(object, order, [=](T a) { return T(__VA_ARGS__); }); \
   }
 #define MSL_FETCH_BUILTIN(NAME, ...)                                                            \
   template <class T, class U>                                                                   \
   MSL_INLINE T atomic_fetch_##NAME##_explicit(volatile atomic<T>* object, U operand,            \
                                               memory_order order) {                             \
-    const T b = T(operand);                                                                     \
+    const T b = msl_impl::conversion::converted<T>(operand);                                    \
     if constexpr (is_integral_v<T> && !is_same_v<T, bool>) {                                    \
       return T(MSL_ATOMIC(fetch_##NAME)(msl_impl::bits_of(object), msl_impl::atomic_bits<T>(b), \
                                         msl_impl::builtin_order(order)));                       \

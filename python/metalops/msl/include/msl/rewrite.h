@@ -134,23 +134,6 @@ inline __attribute__((always_inline)) constexpr auto remainder(A a, B b) -> decl
   }
 }
 
-#define MSL_ASSIGNMENT(NAME, OPERATOR)                                                       \
-  template <class A, class B>                                                                \
-  inline __attribute__((always_inline)) constexpr decltype(auto) assign_##NAME(A&& a, B b) { \
-    typedef typename plain<A>::type T;                                                       \
-    if constexpr (is_integer<T> && is_integer<B>) {                                          \
-      a = static_cast<T>(NAME(T(a), b));                                                     \
-      return static_cast<A&&>(a);                                                            \
-    } else {                                                                                 \
-      return a OPERATOR b;                                                                   \
-    }                                                                                        \
-  }
-MSL_ASSIGNMENT(shift_left, <<=)
-MSL_ASSIGNMENT(shift_right, >>=)
-MSL_ASSIGNMENT(divide, /=)
-MSL_ASSIGNMENT(remainder, %=)
-#undef MSL_ASSIGNMENT
-
 // cast<T>(x) is static_cast<T>(x), and c_cast<T>(x) is T(x), except that floating-point numbers
 // convert to integers as on GPUs. implicitly<T>(x) is such an integer, or x.
 template <class To, class From>
@@ -180,6 +163,43 @@ inline __attribute__((always_inline)) constexpr decltype(auto) implicitly(From&&
     return static_cast<From&&>(x);
   }
 }
+
+// Assignments with these, and those with an integer on the left and a floating-point number on the
+// right.
+template <class A, class B>
+inline __attribute__((always_inline)) constexpr auto add(const A& a, const B& b) {
+  return a + b;
+}
+template <class A, class B>
+inline __attribute__((always_inline)) constexpr auto subtract(const A& a, const B& b) {
+  return a - b;
+}
+template <class A, class B>
+inline __attribute__((always_inline)) constexpr auto multiply(const A& a, const B& b) {
+  return a * b;
+}
+#define MSL_ASSIGNMENT(NAME, OPERATOR)                                                       \
+  template <class A, class B>                                                                \
+  inline __attribute__((always_inline)) constexpr decltype(auto) assign_##NAME(A&& a, B b) { \
+    typedef typename plain<A>::type T;                                                       \
+    if constexpr (is_integer<T> && is_integer<B>) {                                          \
+      a = static_cast<T>(NAME(T(a), b));                                                     \
+      return static_cast<A&&>(a);                                                            \
+    } else if constexpr (is_float_to_int<A, B>) {                                            \
+      a = msl_impl::conversion::saturated<T>(float(NAME(T(a), b)));                          \
+      return static_cast<A&&>(a);                                                            \
+    } else {                                                                                 \
+      return a OPERATOR b;                                                                   \
+    }                                                                                        \
+  }
+MSL_ASSIGNMENT(shift_left, <<=)
+MSL_ASSIGNMENT(shift_right, >>=)
+MSL_ASSIGNMENT(divide, /=)
+MSL_ASSIGNMENT(remainder, %=)
+MSL_ASSIGNMENT(add, +=)
+MSL_ASSIGNMENT(subtract, -=)
+MSL_ASSIGNMENT(multiply, *=)
+#undef MSL_ASSIGNMENT
 
 // Checks the alignment of x, under a sanitizer (dialect/alignment.py).
 template <class T>
