@@ -26,7 +26,7 @@ MENTIONS_TENSORS = re.compile(
 
 # Sources in tests that are wrong on purpose, or that test what only newer Metal takes.
 ON_PURPOSE = {
-    "tests/cuda/test_compile.py": {"cpp17", "threadgroup-variable"},
+    "tests/cuda/test_compile.py": {"cpp17", "threadgroup-zeros"},
     "tests/cuda/test_tensors.py": {"cooperative-capacity"},
     "tests/device/test_streams.py": {"maybe-divergent-barrier"},
     "tests/exec/device_program.metal": {"divergent-barrier"},
@@ -44,7 +44,7 @@ ON_PURPOSE = {
     "tests/msl/test_errors.py": {"threadgroup-variable", "kernel-argument"},
     "tests/msl/test_expressions.py": {"cpp17"},
     "tests/msl/test_newer_constructs.py": {"cpp17", "init-statement", "vector-size"},
-    "tests/msl/test_threadgroup.py": {"cpp17", "threadgroup-variable"},
+    "tests/msl/test_threadgroup.py": {"cpp17", "threadgroup-zeros"},
     "tests/trace/test_trace.py": {"divergent-barrier"},
 }
 

@@ -821,10 +821,15 @@ _ZERO = re.compile(
 )
 
 
+def has_zeros(source: Source, declarator) -> bool:
+    """Returns true if a variable is initialised with zeros, or not at all."""
+    value = declarator.child_by_field_name("value")
+    return value is None or bool(_ZERO.match(source.masked_text(value)))
+
+
 def check_initializer(source: Source, declarator) -> None:
     """Raises ProgramError unless a variable in threadgroup memory is initialised with zeros, or not at all."""
-    value = declarator.child_by_field_name("value")
-    if value is not None and not _ZERO.match(source.masked_text(value)):
+    if not has_zeros(source, declarator):
         raise ProgramError(
             "variable in the threadgroup address space cannot be initialized, except with zero",
             declarator.start_byte,

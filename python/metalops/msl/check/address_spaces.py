@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from ..analysis.program import declared_identifier, function_declarator, last_name
+from ..analysis.program import declared_identifier, function_declarator, has_zeros, last_name
 from ..analysis.scopes import Declaration
 from ..analysis.spaces import is_static, qualifier
 from ..analysis.types import Type, Types
@@ -25,7 +25,15 @@ CONSTANT_WRITE = rule("write-to-constant", "4.2", "The constant address space is
 THREADGROUP_VARIABLE = rule(
     "threadgroup-variable",
     "4.4",
-    "A threadgroup variable is declared in the body of a kernel, and not initialised.",
+    "A threadgroup variable is declared in the body of a kernel, and not initialised but with zeros.",
+)
+# Apple's compiler accepts them (MLX's layer_norm.metal has one), and Metal leaves the memory as it was (WebKit writes
+# zeros besides).
+THREADGROUP_ZEROS = rule(
+    "threadgroup-zeros",
+    "4.4",
+    "Zeros that initialise a threadgroup variable need not be written.",
+    is_suspicion=True,
 )
 PROGRAM_SCOPE = rule(
     "program-scope", "4.2", "A variable at program scope is constant and has an initialiser."
@@ -238,7 +246,7 @@ class _Declarations:
                     f"the variable {name} at program scope is not in the constant address space; "
                     f"write constant before its type",
                 )
-            elif "extern" not in words and not _has_initialiser(declarator):
+            elif "extern" not in words and _initialised(declarator) is None:
                 self.checked.report(
                     PROGRAM_SCOPE,
                     identifier,
@@ -283,12 +291,22 @@ class _Declarations:
                         "it there and pass "
                         "a threadgroup pointer on",
                     )
-                elif _has_initialiser(declarator):
+                elif (initialised := _initialised(declarator)) is not None:
+                    if has_zeros(self.source, initialised):
+                        found = (
+                            THREADGROUP_ZEROS,
+                            f"the zeros of the threadgroup variable {name} need not be written",
+                        )
+                    else:
+                        found = (
+                            THREADGROUP_VARIABLE,
+                            f"the threadgroup variable {name} cannot have an initialiser, which no "
+                            "thread would run",
+                        )
                     self.checked.report(
-                        THREADGROUP_VARIABLE,
+                        found[0],
                         identifier,
-                        f"the threadgroup variable {name} cannot have an initialiser, which no "
-                        "thread would run; let one thread write it, then call threadgroup_barrier",
+                        f"{found[1]}; let one thread write it, then call threadgroup_barrier",
                     )
 
 
@@ -300,10 +318,13 @@ def _definition(function):
     return node
 
 
-def _has_initialiser(declarator) -> bool:
-    return declarator.type == "init_declarator" or (
-        declarator.parent is not None and declarator.parent.child_by_field_name("value") is not None
-    )
+def _initialised(declarator):
+    """Returns the node whose value initialises a variable, or None."""
+    if declarator.type == "init_declarator":
+        return declarator
+    parent = declarator.parent
+    has_value = parent is not None and parent.child_by_field_name("value") is not None
+    return parent if has_value else None
 
 
 class _Body:
