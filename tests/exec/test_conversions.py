@@ -211,6 +211,7 @@ def test_conversions_saturate(of, each_compiler):
     check(INTEGERS, of, FORMS)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("of", FLOATS)
 def test_implicit_conversions_saturate(of, each_compiler):
     check(["char", "uint"], of, IMPLICIT)
@@ -267,6 +268,8 @@ def test_names_of_the_library_are_the_programs(each_compiler):
 
 
 NAMES = """
+namespace other { struct Given { int value; }; }
+template <class Given> Given passed(Given x) { return x; }
 template <class T> device T& element(device T* p, uint i) { return p[i]; }
 struct Counter { using T = float; T value; };
 template <class T> struct Holder { T value; void set(float x) { value = x; } };
@@ -281,13 +284,14 @@ template <class T, class R> void store(device R* out, device T* in, float x) {
   holder.set(x);
   out[3] = holder.value;
   in[0] = x;
+  out[4] = passed(x);
 }
 kernel void names(device float* out, device int* in, uint i [[thread_position_in_grid]]) { store(out, in, 2.5f); }
 """
 
 
 def test_types_are_those_of_the_place_that_names_them():
-    """T is a type of the caller, of the function called, and of structures."""
-    out, given = torch.zeros(4), torch.zeros(1, dtype=torch.int32)
+    """T is a type of the caller, of the function called, and of structures; Given of a template and a structure."""
+    out, given = torch.zeros(5), torch.zeros(1, dtype=torch.int32)
     build(NAMES).launch("names", [out, given], 1, 1)
-    assert out.tolist() == [2.5] * 4 and given.tolist() == [2]
+    assert out.tolist() == [2.5] * 5 and given.tolist() == [2]

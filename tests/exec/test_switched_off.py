@@ -132,6 +132,7 @@ print(error)
 """
 
 
+@pytest.mark.full
 def test_writes_are_errors_beside_faulthandler(request):
     """Its handler comes first, and passes the signal on without an address."""
     program = PROGRAM.format(folder=str(request.path.parent))

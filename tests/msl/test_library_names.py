@@ -4,6 +4,7 @@ its arguments are. (C++ also looks up functions in the namespaces of these types
 import pathlib
 import re
 
+import pytest
 from metalops.msl.source import compiler
 
 HEADERS = pathlib.Path(compiler.__file__).parent.parent / "include" / "msl"
@@ -53,6 +54,7 @@ def library_functions():
     )
 
 
+@pytest.mark.full
 def test_functions_of_the_programs_are_called(program):
     names = library_functions()
     assert {"bit_cast", "divide", "together", "texel_of"} & set(names) and len(names) > 100

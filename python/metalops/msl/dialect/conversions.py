@@ -346,9 +346,11 @@ class Conversions:
         name = type_.name.removeprefix("const ").removeprefix("metal::")
         if name in bound:
             return bound[name]
-        if _INTEGER.match(name) or name.split("<")[0].strip() in self.types.classes:
+        if _INTEGER.match(name):
             return type_
-        return None
+        bare = name.split("<")[0].strip()
+        is_class = bare in self.types.classes and not self.types.is_template_parameter(bare)
+        return type_ if is_class else None
 
     def _explicit(self, function: Function, called) -> dict[str, Type]:
         """Returns the template arguments that a call names, by the function's template parameters."""
