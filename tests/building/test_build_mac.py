@@ -232,6 +232,7 @@ def values(kernel):
     return x.tolist()
 
 
+@pytest.mark.full
 def test_a_metallib_of_two_files_is_opened_from_its_path_and_its_bytes(metallib):
     for given in (metallib, metallib.read_bytes()):
         library = torch.mps.load_metallib(given)
@@ -244,6 +245,7 @@ def test_a_metallib_of_two_files_is_opened_from_its_path_and_its_bytes(metallib)
             library.twos  # noqa: B018
 
 
+@pytest.mark.full
 def test_what_this_process_cannot_run_is_compiled_again_from_its_source(metallib):
     parts = _metallib.unpack(metallib.read_bytes())
     foreign = _metallib.pack([replace(parts[0], library=b"of another machine"), parts[1]])
@@ -252,6 +254,7 @@ def test_what_this_process_cannot_run_is_compiled_again_from_its_source(metallib
     assert values(library.two) == [1, 2, 3]
 
 
+@pytest.mark.full
 def test_a_metallib_that_was_cut_short(metallib, tmp_path):
     data = metallib.read_bytes()
     short = tmp_path / "short.metallib"
@@ -265,6 +268,7 @@ def test_a_metallib_that_was_cut_short(metallib, tmp_path):
                 torch.mps.load_metallib(given)
 
 
+@pytest.mark.full
 def test_errors_of_a_metal_file_have_its_line(tmp_path, capsys):
     (tmp_path / "wrong.metal").write_text(
         "kernel void f(device float* x [[buffer(0)]]) {\n  x[0] = y;\n}\n"
@@ -279,6 +283,7 @@ def test_errors_of_a_metal_file_have_its_line(tmp_path, capsys):
     assert not (tmp_path / "wrong.air").exists()
 
 
+@pytest.mark.full
 def test_metal_lists_what_it_has_read(tmp_path):
     (tmp_path / "a.h").write_text("#define VALUE 1\n")
     source = tmp_path / "a.metal"

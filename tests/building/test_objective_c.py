@@ -271,6 +271,19 @@ def test_the_wrapper_passes_each_source_to_its_compiler(tmp_path, commands, monk
     assert second[-2:] == ["-o", "both.so"]
 
 
+def test_the_wrapper_links_what_a_mac_would_to_the_device(commands):
+    """Also verbosely, as CMake does when it looks at a compiler."""
+    for first in ([], ["-v"]):
+        arguments = [*first, "a.o", "-o", "a.so", "-shared"]
+        assert compiler.main(["--mac", "--c", "--cxx", "the-g++", "--", *arguments]) == 0
+        command = commands.pop()
+        assert command[: len(arguments) + 1] == ["the-g++", *arguments]
+        assert "-Wl,--push-state,--as-needed" in command
+        assert paths.host_library() in command
+    assert compiler.main(["--mac", "--c", "--cc", "the-gcc", "--", "-v"]) == 0
+    assert paths.host_library() not in commands.pop()
+
+
 def test_the_wrapper_asks_the_users_compiler_all_else(commands):
     for arguments in (["--version"], ["-v"], ["a.o", "-o", "a.so", "-shared"], ["-dumpversion"]):
         assert compiler.main(["--cxx", "the-g++ -m64", "--", *arguments]) == 0

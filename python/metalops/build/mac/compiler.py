@@ -22,7 +22,7 @@ _SOURCES = (".c", ".cc", ".cpp", ".cxx", ".c++", ".C", ".m", ".mm", ".M")
 _WITH_VALUE = frozenset(
     "-o -I -isystem -iquote -idirafter -include -imacros -D -U -L -l -MF -MT -MQ -Xclang".split()
 )
-_NO_LINK = frozenset("-c -S -E -fsyntax-only -M -MM --version -v -dumpversion -dumpmachine".split())
+_NO_LINK = frozenset("-c -S -E -fsyntax-only -M -MM --version -dumpversion -dumpmachine".split())
 
 
 if __name__ == "__main__":
