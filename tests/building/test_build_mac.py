@@ -355,6 +355,11 @@ def test_only_the_projects_own_files_see_a_mac(tmp_path):
     # sysconfig is not the project's, and names the platform that is built for.
     assert run("setup.py") == [sees, "darwin Darwin Darwin 1 linux", "linux Linux Linux 1 linux"]
     assert run("-c", SEES.replace("import helper", "")) == [sees]
+    inside = str(Path(command.__file__).parents[2] / "module.py")
+    (project / "metalops_too.py").write_text(
+        f"import sys\nsys.marker = 1\nexec({HELPER!r}, {{'__file__': {inside!r}}})\n"
+    )
+    assert run("metalops_too.py") == ["linux Linux Linux 1 linux"]
 
 
 def test_a_sitecustomize_that_ours_hides_runs_too(tmp_path):

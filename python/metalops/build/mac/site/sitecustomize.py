@@ -15,6 +15,8 @@ import sysconfig
 import types
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+# metalops need not be installed among other packages.
+_METALOPS = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
 
 
 def _identity():
@@ -70,7 +72,7 @@ def _install():
         path = os.path.abspath(file)
         foreign = ("site-packages", "dist-packages", "pyproject_hooks")
         return not (
-            path.startswith((*installed, os.path.dirname(_HERE)))
+            path.startswith((*installed, os.path.join(_METALOPS, "")))
             or any(f"{os.sep}{x}{os.sep}" in path for x in foreign)
         )
 
