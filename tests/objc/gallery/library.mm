@@ -1,0 +1,140 @@
+// Libraries, function constants and pipelines.
+#include "kernels.h"
+
+static std::string text(NSString* string) { return string == nil ? "nil" : string.UTF8String; }
+
+TEST(functions_have_names) {
+  NSArray* names = library().functionNames;
+  CHECK([names containsObject:@"scale"] && [names containsObject:@"sums"]);
+  id<MTLFunction> function = [library() newFunctionWithName:@"scale"];
+  EQUAL(text(function.name), "scale");
+  EQUAL(function.functionType, MTLFunctionTypeKernel);
+  CHECK([library() newFunctionWithName:@"no such kernel"] == nil);
+  EQUAL(function.functionConstantsDictionary[@"slope"].index, 3u);
+}
+
+TEST(wrong_source_is_an_error_with_its_line) {
+  NSError* error = nil;
+  id<MTLLibrary> none = [device() newLibraryWithSource:@"kernel void f(device float* x) {\n  x[0] = y;\n}"
+                                               options:nil
+                                                 error:&error];
+  CHECK(none == nil && [error.domain isEqualToString:MTLLibraryErrorDomain]);
+  EQUAL(error.code, MTLLibraryErrorCompileFailure);
+  CHECK(check::has(text(error.localizedDescription), "program_source:2"));
+}
+
+TEST(an_error_is_nil_where_all_is_well) {
+  NSError* error = (NSError*)@"not initialised";
+  id<MTLFunction> function = [library() newFunctionWithName:@"sums"];
+  id<MTLComputePipelineState> state = [device() newComputePipelineStateWithFunction:function
+                                                                              error:&error];
+  CHECK(error == nil && state != nil);
+  EQUAL(state.threadExecutionWidth, 32u);
+  EQUAL(state.maxTotalThreadsPerThreadgroup, 1024u);
+}
+
+TEST(macros_are_defined_and_lines_stay) {
+  MTLCompileOptions* options = [MTLCompileOptions new];
+  options.preprocessorMacros = @{@"FACTOR" : @3, @"NAME" : @"thrice"};
+  options.languageVersion = MTLLanguageVersion3_1;
+  NSError* error = nil;
+  id<MTLLibrary> made = [device()
+      newLibraryWithSource:@"kernel void NAME(device int* x, uint i [[thread_position_in_grid]]) "
+                           @"{ x[i] = FACTOR * __METAL_VERSION__ + __LINE__; }"
+                   options:options
+                     error:&error];
+  CHECK(made != nil);
+  EQUAL(text(made.functionNames[0]), "thrice");
+  id<MTLCommandBuffer> commands = [[device() newCommandQueue] commandBuffer];
+  id<MTLComputeCommandEncoder> encoder = [commands computeCommandEncoder];
+  id<MTLBuffer> out = [device() newBufferWithLength:4 options:0];
+  [encoder setComputePipelineState:[device() newComputePipelineStateWithFunction:
+                                                 [made newFunctionWithName:@"thrice"]
+                                                                           error:nil]];
+  [encoder setBuffer:out offset:0 atIndex:0];
+  [encoder dispatchThreads:MTLSizeMake(1, 1, 1) threadsPerThreadgroup:MTLSizeMake(1, 1, 1)];
+  [encoder endEncoding];
+  [commands commit];
+  EQUAL(*(int*)out.contents, 3 * 310 + 1);
+}
+
+static float scaled_with(MTLFunctionConstantValues* values) {
+  NSError* error = nil;
+  id<MTLFunction> function = [library() newFunctionWithName:@"scale"
+                                             constantValues:values
+                                                      error:&error];
+  CHECK(function != nil && error == nil);
+  id<MTLCommandBuffer> commands = [[device() newCommandQueue] commandBuffer];
+  id<MTLComputeCommandEncoder> encoder = [commands computeCommandEncoder];
+  id<MTLBuffer> in = counting(8), out = counting(8);
+  encode_scale(encoder, in, out, 2, 8);
+  [encoder setComputePipelineState:[device() newComputePipelineStateWithFunction:function
+                                                                           error:nil]];
+  [encoder dispatchThreads:MTLSizeMake(8, 1, 1) threadsPerThreadgroup:MTLSizeMake(8, 1, 1)];
+  [encoder endEncoding];
+  [commands commit];
+  [commands waitUntilCompleted];
+  return floats(out)[3];
+}
+
+TEST(function_constants_by_index_and_name) {
+  MTLFunctionConstantValues* values = [MTLFunctionConstantValues new];
+  EQUAL(scaled_with(values), 6);
+  float slope = 5;
+  [values setConstantValue:&slope type:MTLDataTypeFloat atIndex:3];
+  EQUAL(scaled_with(values), 15);
+  slope = 7;
+  [values setConstantValue:&slope type:MTLDataTypeFloat withName:@"slope"];
+  EQUAL(scaled_with(values), 21);
+  RAISES("-[MTLFunctionConstantValues setConstantValue:type:atIndex:]: the type 1 ",
+         [values setConstantValue:&slope type:MTLDataTypeStruct atIndex:0]);
+}
+
+TEST(pipelines_of_descriptors_with_reflection) {
+  MTLComputePipelineDescriptor* descriptor = [MTLComputePipelineDescriptor new];
+  descriptor.label = @"my pipeline";
+  descriptor.computeFunction = [library() newFunctionWithName:@"scale"];
+  MTLComputePipelineReflection* reflection = nil;
+  NSError* error = nil;
+  id<MTLComputePipelineState> state =
+      [device() newComputePipelineStateWithDescriptor:descriptor
+                                              options:MTLPipelineOptionBindingInfo
+                                           reflection:&reflection
+                                                error:&error];
+  EQUAL(text(state.label), "my pipeline");
+  EQUAL(reflection.bindings.count, 3u);
+  EQUAL(text(reflection.bindings[2].name), "factor");
+  __block bool called = false;
+  dispatch_semaphore_t done = dispatch_semaphore_create(0);
+  [device() newComputePipelineStateWithFunction:descriptor.computeFunction
+                              completionHandler:^(id<MTLComputePipelineState> made, NSError* e) {
+                                called = made != nil && e == nil;
+                                dispatch_semaphore_signal(done);
+                              }];
+  dispatch_semaphore_wait(done, DISPATCH_TIME_FOREVER);
+  CHECK(called);
+  descriptor.computeFunction = nil;
+  CHECK([device() newComputePipelineStateWithDescriptor:descriptor
+                                                options:0
+                                             reflection:nil
+                                                  error:&error] == nil);
+  CHECK(error != nil);
+}
+
+TEST(metallibs_of_others_are_errors) {
+  NSError* error = nil;
+  dispatch_data_t data = dispatch_data_create("MTLB and more", 13, nullptr, nullptr);
+  CHECK([device() newLibraryWithData:data error:&error] == nil);
+  CHECK(check::has(text(error.localizedDescription), "Apple GPUs"));
+  CHECK([device() newLibraryWithURL:[NSURL fileURLWithPath:@"/no/such.metallib"] error:&error] == nil);
+  CHECK(check::has(text(error.localizedDescription), "/no/such.metallib"));
+  CHECK([device() newDefaultLibrary] == nil);
+}
+
+TEST(the_device_describes_itself) {
+  EQUAL(device().maxThreadgroupMemoryLength, 32768u);
+  EQUAL(device().maxThreadsPerThreadgroup.width, 1024u);
+  CHECK([device() supportsFamily:MTLGPUFamilyApple7] && ![device() supportsFamily:MTLGPUFamilyApple10]);
+  EQUAL([MTLCopyAllDevices() count], 1u);
+  CHECK(device().hasUnifiedMemory && device().name.length > 0);
+}

@@ -1,0 +1,80 @@
+"""The Objective-C runtime and Apple's API on the software device, used as programs for a Mac use them. Each file of the gallery
+is a subject; each TEST in it is a case here."""
+
+import ctypes
+import sys
+
+import pytest
+import torch
+
+from .conftest import tests_of
+
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has the API itself"),
+]
+
+FILES = [
+    "runtime",
+    "arc",
+    "blocks",
+    "dispatch",
+    "foundation",
+    "buffers",
+    "library",
+    "encoders",
+    "queues",
+    "operation_utils",
+]
+
+
+@pytest.mark.parametrize(
+    "name, test", [(name, test) for name in FILES for test in tests_of(name)]
+)
+def test_gallery(run, name, test):
+    run(name, test)
+
+
+def pointer(tensor):
+    return ctypes.c_void_p(tensor.untyped_storage().data_ptr())
+
+
+@pytest.mark.parametrize("test", tests_of("torch_stream"))
+def test_torch_stream(run, test):
+    x, out = torch.arange(8.0, device="mps"), torch.zeros(8, device="mps")
+    run("torch_stream", test, lambda library: library.set_tensors(pointer(x), pointer(out)))
+
+
+def length_of(library, tensor):
+    library.length_of.restype = ctypes.c_uint64
+    return library.length_of(pointer(tensor))
+
+
+@pytest.mark.parametrize("count", [1, 3, 1000, 9_000_000])
+def test_memory_of_every_origin_is_a_buffer_of_its_length(gallery, count):
+    library = gallery("torch_stream")
+    made = torch.empty(count, device="mps")
+    assert length_of(library, made) == 4 * count
+    assert length_of(library, made[count // 2 :]) == 4 * count
+    results = [torch.linalg.vector_norm(made, dim=0, keepdim=True), made.cumsum(0), made.sort()[0]]
+    for result in results:
+        assert length_of(library, result) == 4 * result.numel()
+
+
+def test_memory_of_numpy_that_is_not_aligned(gallery):
+    numpy = pytest.importorskip("numpy")
+    library = gallery("torch_stream")
+    for shift in (4, 16, 32):
+        bytes_ = numpy.zeros(4096 + shift, dtype=numpy.uint8)
+        array = bytes_[shift:].view(numpy.float32)
+        for tensor in (torch.from_numpy(array).to("mps"), torch.tensor(array, device="mps")):
+            assert tensor.untyped_storage().data_ptr() % 64 == 0
+            assert length_of(library, tensor) == 4096
+
+
+def test_memory_of_a_cpu_tensor_is_no_buffer(gallery):
+    library = gallery("torch_stream")
+    library.error_of_length.restype = ctypes.c_char_p
+    message = library.error_of_length(pointer(torch.zeros(1000))).decode()
+    assert "-[MTLBuffer length]: the memory at 0x" in message
+    assert "is not of the mps device; is it that of a CPU tensor?" in message
