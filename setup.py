@@ -38,6 +38,39 @@ def units(sources: list[str], count: int = 6) -> list[list[str]]:
     return [part for part in parts if part]
 
 
+def objective_c_library(sources: list[str], flags: list[str]) -> object:
+    """Apple's Metal API in Objective-C. A library of its own, which only extensions that use the API load: another
+    Objective-C runtime in the process would have functions of the same names."""
+    from torch.utils.cpp_extension import CppExtension
+
+    library = CppExtension(
+        "metalops._objc",
+        sources,
+        include_dirs=[
+            os.path.join(ROOT, folder)
+            for folder in (
+                "python/metalops/include/apple",
+                "csrc/host",
+                "python/metalops/msl/include",
+            )
+        ],
+        extra_compile_args=flags,
+        extra_link_args=[
+            "-Wl,-soname,_objc.so",
+            "-Wl,-Bsymbolic",
+            f"-Wl,--version-script={os.path.join(ROOT, 'csrc/host/objc/exported.map')}",
+        ],
+    )
+    library.uses_device = True
+    library.objective_c = False  # it is C++
+    library.units = [
+        find("csrc/host/objc/[a-s]*.cpp"),
+        find("csrc/host/objc/foundation/*.cpp"),
+        find("csrc/host/objc/metal/*.cpp"),
+    ]
+    return library
+
+
 def extensions() -> list:
     from metalops.build import MetalExtension
     from torch.utils.cpp_extension import CppExtension
@@ -90,6 +123,7 @@ def extensions() -> list:
             *([s for s in sources if s not in (*bindings, *alone)] for sources in folders),
         ]
         result.append(host)
+        result.append(objective_c_library(objective_c, flags))
     of_plans = find("csrc/plans/**/*.cpp")
     sources = [
         *find("csrc/distributed/*.cpp", "csrc/ops/**/*.mm", "csrc/python/*.cpp"),

@@ -1,29 +1,38 @@
 """Compiles the gallery: Objective-C++ sources as for a Mac, against the headers and the library of the software device."""
 
 import ctypes
-import re
 import subprocess
 import sysconfig
 from pathlib import Path
 
+import metalops
 import pytest
 import torch
+from metalops.build import objective_c
 from torch.utils import cpp_extension
 
-import metalops
-from metalops.build import objective_c
+from .common import GALLERY
 
 PACKAGE = Path(metalops.__file__).parent
-GALLERY = Path(__file__).parent / "gallery"
 FLAGS = [
-    *("-std=c++20", "-x", "objective-c++", "-fobjc-runtime=gnustep-2.0", "-fblocks", "-fobjc-exceptions"),
-    *("-O0", "-g0", "-fPIC", "-Wall", "-Wno-unused-function", "-Wno-deprecated-declarations", "-Werror"),
+    *(
+        "-std=c++20",
+        "-x",
+        "objective-c++",
+        "-fobjc-runtime=gnustep-2.0",
+        "-fblocks",
+        "-fobjc-exceptions",
+    ),
+    *(
+        "-O0",
+        "-g0",
+        "-fPIC",
+        "-Wall",
+        "-Wno-unused-function",
+        "-Wno-deprecated-declarations",
+        "-Werror",
+    ),
 ]
-
-
-def tests_of(name: str) -> list[str]:
-    """The names of the tests in a file of the gallery."""
-    return re.findall(r"^TEST\((\w+)\)", (GALLERY / f"{name}.mm").read_text(), re.MULTILINE)
 
 
 def build(name: str, folder: Path) -> str:
@@ -33,7 +42,13 @@ def build(name: str, folder: Path) -> str:
     command = [objective_c.find_compiler(), *FLAGS, f"-I{PACKAGE / 'include' / 'apple'}"]
     if "-fobjc-arc" in comment:
         command.append("-fobjc-arc")
-    link = ["-x", "none", "-Wl,--no-as-needed", str(PACKAGE / "_objc.so"), str(PACKAGE / "_host.so")]
+    link = [
+        "-x",
+        "none",
+        "-Wl,--no-as-needed",
+        str(PACKAGE / "_objc.so"),
+        str(PACKAGE / "_host.so"),
+    ]
     if comment.rstrip().endswith("torch"):
         paths = [*cpp_extension.include_paths(), sysconfig.get_path("include")]
         command += [f"-isystem{path}" for path in paths]

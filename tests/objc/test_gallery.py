@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from .conftest import tests_of
+from .common import names_in
 
 pytestmark = [
     pytest.mark.full,
@@ -28,9 +28,7 @@ FILES = [
 ]
 
 
-@pytest.mark.parametrize(
-    "name, test", [(name, test) for name in FILES for test in tests_of(name)]
-)
+@pytest.mark.parametrize("name, test", [(name, test) for name in FILES for test in names_in(name)])
 def test_gallery(run, name, test):
     run(name, test)
 
@@ -39,7 +37,7 @@ def pointer(tensor):
     return ctypes.c_void_p(tensor.untyped_storage().data_ptr())
 
 
-@pytest.mark.parametrize("test", tests_of("torch_stream"))
+@pytest.mark.parametrize("test", names_in("torch_stream"))
 def test_torch_stream(run, test):
     x, out = torch.arange(8.0, device="mps"), torch.zeros(8, device="mps")
     run("torch_stream", test, lambda library: library.set_tensors(pointer(x), pointer(out)))

@@ -1,5 +1,5 @@
-// What torch's hooks ask of the Metal API in Objective-C (csrc/host/objc), which is a library of its
-// own: nothing before an extension that uses it is loaded.
+// Functions that torch's hooks ask of the Metal API in Objective-C (csrc/host/objc), which is a
+// library of its own: nothing before an extension that uses it is loaded.
 #pragma once
 
 namespace metalops::device {

@@ -32,8 +32,8 @@ class MetalSyntaxError : public c10::SyntaxError {
 // unchanged.
 std::shared_ptr<exec::Library> compile_metal(const std::string& source);
 
-// Does so as MTLCompileOptions say. `language`: __METAL_VERSION__, 310 for Metal 3.1; 0 leaves it to
-// the environment.
+// Does so as MTLCompileOptions say. `language`: __METAL_VERSION__, 310 for Metal 3.1; 0 leaves it
+// to the environment.
 std::shared_ptr<exec::Library> compile_metal(const std::string& source, uint32_t language,
                                              bool fast_math);
 

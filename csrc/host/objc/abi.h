@@ -73,7 +73,8 @@ struct DispatchTable {
   std::atomic<IMP> functions[];
 };
 
-// What a program passes when it is loaded: a version, and where sections begin and end.
+// The argument that a program passes when it is loaded: a version, and where sections begin and
+// end.
 struct Image {
   uint64_t version;
   objc_selector *selectors, *selectors_end;

@@ -21,9 +21,9 @@ constexpr int kIsCopy = 1 << 24;
 constexpr int kHasHelpers = 1 << 25;
 constexpr int kIsGlobal = 1 << 28;
 
-// What is captured, as clang says it to the functions below.
+// Kinds of captured variables, as clang says it to the functions below.
 constexpr int kIsBlock = 7;
-constexpr int kIsVariable = 8;  // of storage class __block
+constexpr int kIsVariable = 8;        // of storage class __block
 constexpr int kCalledByHelper = 128;  // for an object that a __block variable holds, uncounted
 
 // A variable of storage class __block.

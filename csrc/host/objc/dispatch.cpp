@@ -22,9 +22,9 @@ using metalops::objc::call_block;
 using metalops::objc::keep_block;
 using metalops::objc::KeptBlock;
 
-namespace {
+namespace metalops::objc::dispatch {
 
-// What dispatch_release takes.
+// A counted object, which dispatch_release takes.
 struct Object {
   virtual ~Object() = default;
   std::atomic<int> references{1};
@@ -47,6 +47,13 @@ class Reference {
  private:
   T* const object_;
 };
+
+}  // namespace metalops::objc::dispatch
+
+using metalops::objc::dispatch::Object;
+using metalops::objc::dispatch::Reference;
+
+namespace {
 
 const void* address_of(dispatch_block_t block) { return reinterpret_cast<const void*>(block); }
 
@@ -242,8 +249,7 @@ void dispatch_sync_f(dispatch_queue_t queue, void* context, dispatch_function_t 
   queue->run(!queue->is_concurrent, [=] { work(context); });
 }
 void dispatch_async(dispatch_queue_t queue, dispatch_block_t block) {
-  metalops::objc::submit(queue,
-                         [kept = keep_block(address_of(block))] { call_block(kept.get()); });
+  metalops::objc::submit(queue, [kept = keep_block(address_of(block))] { call_block(kept.get()); });
 }
 void dispatch_async_f(dispatch_queue_t queue, void* context, dispatch_function_t work) {
   metalops::objc::submit(queue, [=] { work(context); });

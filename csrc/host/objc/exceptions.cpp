@@ -51,9 +51,7 @@ void throw_object(id object) {
   throw ThrownAs<c10::Error>(object, message);
 }
 
-void raise(const char* name, const std::string& reason) {
-  throw_object(exception(name, reason));
-}
+void raise(const char* name, const std::string& reason) { throw_object(exception(name, reason)); }
 
 void unrecognised(id receiver, SEL selector) {
   const std::string reason =
@@ -75,7 +73,7 @@ struct __attribute__((visibility("default"))) __objc_type_info : std::type_info 
     using namespace metalops::objc;
     const id carried_object =
         carried<c10::Error, c10::IndexError, c10::ValueError, c10::NotImplementedError>(thrown,
-                                                                                       *object);
+                                                                                        *object);
     if (carried_object == nullptr || !catches(carried_object)) return false;
     *object = carried_object;
     return true;
@@ -83,13 +81,13 @@ struct __attribute__((visibility("default"))) __objc_type_info : std::type_info 
   virtual bool catches(id object) const = 0;
 };
 
-// Of @catch (id ...).
+// The type of @catch (id ...).
 struct __attribute__((visibility("default"))) __objc_id_type_info final : __objc_type_info {
   __objc_id_type_info() : __objc_type_info("id") {}
   bool catches(id) const override { return true; }
 };
 
-// Of @catch (Class* ...): clang emits the object, with the class's name.
+// The type of @catch (Class* ...): clang emits the object, with the class's name.
 struct __attribute__((visibility("default"))) __objc_class_type_info : __objc_type_info {
   using __objc_type_info::__objc_type_info;
   bool catches(id object) const override;
@@ -105,9 +103,7 @@ extern "C" {
 
 __attribute__((visibility("default"))) gnustep::libobjc::__objc_id_type_info __objc_id_type_info;
 
-void objc_exception_throw(id object) {
-  metalops::objc::throw_object(object);
-}
+void objc_exception_throw(id object) { metalops::objc::throw_object(object); }
 void objc_exception_rethrow(void*) { throw; }
 
 int __gxx_personality_v0(int, int, uint64_t, void*, void*);
@@ -116,7 +112,7 @@ int __gnustep_objcxx_personality_v0(int version, int actions, uint64_t kind, voi
                                     void* context) {
   return __gxx_personality_v0(version, actions, kind, exception, context);
 }
-// Of functions in .m files: exceptions pass through them, and run what they clean up.
+// The routine of functions in .m files: exceptions pass through them, and run what they clean up.
 int __gnustep_objc_personality_v0(int version, int actions, uint64_t kind, void* exception,
                                   void* context) {
   return __gcc_personality_v0(version, actions, kind, exception, context);

@@ -27,7 +27,7 @@ struct Range {
   UInteger location, length;
 };
 
-// Of NSString and its subclasses, except literals. UTF-8.
+// The state of NSString and its subclasses, except literals. UTF-8.
 struct String : objc_object {
   std::string text;
 };

@@ -37,6 +37,10 @@ id checked(id object, Class cls, const char* protocol, id self, SEL method);
 id device();
 inline id get_device(id, SEL) { return device(); }
 
+// Methods that have nothing to do here.
+inline void nothing(id, SEL) {}
+inline void nothing_with_object(id, SEL, id) {}
+
 // ---- buffers
 
 // The memory of a buffer, whether it is an object or the memory of a tensor. `keeper` keeps it.
@@ -104,8 +108,8 @@ struct CommandBuffer : objc_object {
     kCompleted,
     kFailed,
   };
-  // Of torch's stream: commands run when they are encoded, in order with everything else of the
-  // stream. Others run when the buffer is committed.
+  // True for torch's stream: commands run when they are encoded, in order with everything else of
+  // the stream. Others run when the buffer is committed.
   bool is_of_stream = false;
   std::atomic<UInteger> status{kNotEnqueued};
   std::atomic<bool> is_done{false};  // and its handlers have returned

@@ -33,8 +33,6 @@ Header& header_of(const void* object) {
   return reinterpret_cast<Header*>(const_cast<void*>(object))[-1];
 }
 
-bool is_tagged(const void* object) { return (reinterpret_cast<uintptr_t>(object) & 7) != 0; }
-
 // Returns true for what allocate() made, but for neither memory of the device nor blocks, classes
 // and literals.
 bool is_counted(id object) {
@@ -120,9 +118,7 @@ void* allocate_memory(size_t bytes) {
   return object;
 }
 
-void free_memory(void* memory) {
-  std::free(static_cast<char*>(memory) - header_of(memory).shift);
-}
+void free_memory(void* memory) { std::free(static_cast<char*>(memory) - header_of(memory).shift); }
 
 id autoreleased(id object) { return objc_autorelease(object); }
 

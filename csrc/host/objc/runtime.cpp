@@ -39,11 +39,12 @@ Class memory_class = nullptr;
 namespace {
 
 // The addresses of a loaded program or library, whose data may be an object.
-struct Range {
+struct AddressRange {
   uintptr_t begin, end;
 };
 
-// What was loaded and registered. Never destroyed: programs send messages until the process ends.
+// All that was loaded and registered. Never destroyed: programs send messages until the process
+// ends.
 struct Registry {
   ForkSafeMutex mutex;
   std::unordered_map<std::string_view, uintptr_t> indices;  // of the names of selectors
@@ -54,7 +55,8 @@ struct Registry {
   std::unordered_set<const void*> class_objects;  // and metaclasses
   std::unordered_map<std::string_view, ProtocolObject*> protocols;
   std::unordered_map<Class, Definition> definitions;
-  std::atomic<const std::vector<Range>*> images{new std::vector<Range>};  // replaced as a whole
+  std::atomic<const std::vector<AddressRange>*> images{
+      new std::vector<AddressRange>};  // replaced as a whole
 };
 
 Registry& registry() {
@@ -88,12 +90,12 @@ SEL selector_of(const char* name) {
 void add_image(const void* inside) {
   struct Search {
     uintptr_t address;
-    Range found;
+    AddressRange found;
   } search{reinterpret_cast<uintptr_t>(inside), {}};
   dl_iterate_phdr(
       [](dl_phdr_info* info, size_t, void* data) {
         auto* search = static_cast<Search*>(data);
-        Range range{UINTPTR_MAX, 0};
+        AddressRange range{UINTPTR_MAX, 0};
         for (int i = 0; i < info->dlpi_phnum; ++i) {
           const auto& segment = info->dlpi_phdr[i];
           if (segment.p_type != PT_LOAD) continue;
@@ -108,23 +110,24 @@ void add_image(const void* inside) {
       &search);
   Registry& all = registry();
   Lock lock(all.mutex);
-  auto* images = new std::vector<Range>(*all.images.load());
+  auto* images = new std::vector<AddressRange>(*all.images.load());
   images->push_back(search.found);
   std::sort(images->begin(), images->end(),
-            [](const Range& a, const Range& b) { return a.begin < b.begin; });
+            [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
   all.images.store(images, std::memory_order_release);  // others may still read the previous one
 }
 
 bool is_in_image(const void* address) {
   const auto number = reinterpret_cast<uintptr_t>(address);
   const auto& images = *registry().images.load(std::memory_order_acquire);
-  const auto after = std::upper_bound(images.begin(), images.end(), number,
-                                      [](uintptr_t n, const Range& r) { return n < r.begin; });
+  const auto after =
+      std::upper_bound(images.begin(), images.end(), number,
+                       [](uintptr_t n, const AddressRange& r) { return n < r.begin; });
   return after != images.begin() && number < std::prev(after)->end;
 }
 
 bool is_on_this_stack(const void* address) {
-  thread_local const Range stack = [] {
+  thread_local const AddressRange stack = [] {
     pthread_attr_t attributes;
     void* begin = nullptr;
     size_t bytes = 0;
@@ -133,7 +136,7 @@ bool is_on_this_stack(const void* address) {
       pthread_attr_destroy(&attributes);
     }
     const auto first = reinterpret_cast<uintptr_t>(begin);
-    return Range{first, first + bytes};
+    return AddressRange{first, first + bytes};
   }();
   const auto number = reinterpret_cast<uintptr_t>(address);
   return stack.begin <= number && number < stack.end;
@@ -147,8 +150,6 @@ bool is_block_in_place(const void* address) {
   Dl_info info;
   return isa == _NSConcreteGlobalBlock && dladdr(address, &info) != 0;
 }
-
-bool is_tagged(const void* object) { return (reinterpret_cast<uintptr_t>(object) & 7) != 0; }
 
 // Finds the function of a method in the lists of a class, and of its superclasses.
 IMP find(Class cls, uintptr_t index) {
@@ -422,10 +423,20 @@ bool conforms_to(Class cls, const char* protocol) {
 }
 
 std::string written(id receiver, SEL selector) {
-  std::string text = is_class(receiver) ? "+[" : "-[";
-  text += is_class(receiver) ? class_getName(reinterpret_cast<Class>(receiver))
-                             : class_getName(class_of(receiver));
-  return text + " " + sel_getName(selector) + "]";
+  const bool to_class = is_class(receiver);
+  const Class cls = to_class ? as_class(receiver) : class_of(receiver);
+  std::string name = class_getName(cls);
+  Registry& all = registry();
+  {
+    Lock lock(all.mutex);
+    const auto found = all.definitions.find(cls);
+    // Programs know Metal's objects by their protocols.
+    if (found != all.definitions.end() && !found->second.protocols.empty()) {
+      const std::string protocol = found->second.protocols.front();
+      if (protocol.starts_with("MTL")) name = protocol;
+    }
+  }
+  return (to_class ? "+[" : "-[") + name + " " + sel_getName(selector) + "]";
 }
 
 // ---- messages -----------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ struct DispatchTable;
 struct Protocols;
 }  // namespace metalops::objc
 
-// What clang emits for a class. message_*.S knows the place of `table`.
+// A class, as clang emits it. message_*.S knows the place of `table`.
 struct objc_class {
   Class isa;
   Class super_class;
@@ -54,8 +54,7 @@ constexpr uintptr_t kMemoryAlignment = 64;
 // A method: its function takes self and the selector before its own arguments.
 struct Method {
   template <class F>
-  Method(const char* name, F function)
-      : name(name), function(reinterpret_cast<void*>(+function)) {}
+  Method(const char* name, F function) : name(name), function(reinterpret_cast<void*>(+function)) {}
   const char* name;
   void* function;
 };
@@ -94,7 +93,7 @@ void define(ClassSymbols symbols, Class super, Methods methods, Methods class_me
          class_methods);
 }
 
-// What runtime.cpp calls once, when the library is loaded.
+// runtime.cpp calls these once, when the library is loaded.
 void define_foundation();
 void define_metal();
 // Tells torch's hooks about the library.
@@ -149,7 +148,10 @@ bool is_memory(const void* address);
 // The class that answers for such memory.
 extern Class memory_class;
 
+// Returns true for a small literal whose text is in the pointer itself.
+inline bool is_tagged(const void* object) { return (reinterpret_cast<uintptr_t>(object) & 7) != 0; }
 bool is_block(const void* object);
+inline Class as_class(id object) { return reinterpret_cast<Class>(object); }
 Class class_of(id object);
 bool is_class(id object);
 bool is_kind_of(id object, Class cls);
@@ -184,17 +186,17 @@ constexpr const char* kInvalidArgument = "NSInvalidArgumentException";
 }  // namespace metalops::objc
 
 // Defines the symbols through which clang refers to a class, and names for it.
-#define METALOPS_OBJC_CLASS(NAME)                                            \
-  extern "C" {                                                               \
-  __attribute__((visibility("default"))) extern struct objc_class class_##NAME \
-      __asm__("._OBJC_CLASS_" #NAME);                                        \
-  struct objc_class class_##NAME {};                                         \
-  __attribute__((visibility("default"))) extern struct objc_class meta_##NAME \
-      __asm__("._OBJC_METACLASS_" #NAME);                                    \
-  struct objc_class meta_##NAME {};                                          \
-  __attribute__((visibility("default"))) extern Class ref_##NAME             \
-      __asm__("._OBJC_REF_CLASS_" #NAME);                                    \
-  Class ref_##NAME = &class_##NAME;                                          \
+#define METALOPS_OBJC_CLASS(NAME)                                                       \
+  extern "C" {                                                                          \
+  __attribute__((visibility("default"))) extern struct objc_class class_##NAME __asm__( \
+      "._OBJC_CLASS_" #NAME);                                                           \
+  struct objc_class class_##NAME{};                                                     \
+  __attribute__((visibility("default"))) extern struct objc_class meta_##NAME __asm__(  \
+      "._OBJC_METACLASS_" #NAME);                                                       \
+  struct objc_class meta_##NAME{};                                                      \
+  __attribute__((visibility("default"))) extern Class ref_##NAME __asm__(               \
+      "._OBJC_REF_CLASS_" #NAME);                                                       \
+  Class ref_##NAME = &class_##NAME;                                                     \
   }
 // Declares a class of another file.
 #define METALOPS_OBJC_DECLARE(NAME) \

@@ -28,9 +28,9 @@ using objc::Strong;
 
 namespace {
 
-// What a thread encodes on the stream. On a Mac the stream has one command buffer and one encoder,
-// which are used on its queue only. Here threads that break this rule do not disturb one another,
-// as kernels take turns.
+// The objects with which a thread encodes on the stream. On a Mac the stream has one command buffer
+// and one encoder, which are used on its queue only. Here threads that break this rule do not
+// disturb one another, as kernels take turns.
 struct Encoding {
   Strong buffer;
   Strong encoder;
@@ -98,7 +98,8 @@ id error_buffer() {
 void copy(id from, id to, size_t bytes, size_t from_offset, size_t to_offset) {
   if (bytes == 0) return;
   end_kernel_coalescing();
-  const SEL method = sel_registerName("copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:");
+  const SEL method =
+      sel_registerName("copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:");
   id buffer = command_buffer();
   const objc::Place source = objc::place_of(from, buffer, method);
   const objc::Place target = objc::place_of(to, buffer, method);
@@ -216,8 +217,7 @@ bool MPSProfiler::isCaptureEnabled() const { return false; }
 bool MPSProfiler::isCapturing() const { return false; }
 void MPSProfiler::startCapture(const std::string&, MPSStream*) {
   TORCH_CHECK_NOT_IMPLEMENTED(
-      false,
-      "The software Metal device has no GPU captures. metalops.trace records launches");
+      false, "The software Metal device has no GPU captures. metalops.trace records launches");
 }
 void MPSProfiler::stopCapture(MPSStream*) {}
 
@@ -318,14 +318,12 @@ void metalops_stream_copy(at::mps::MPSStream* self, id from, id to, size_t bytes
 void metalops_stream_copy_and_sync(at::mps::MPSStream* self, id from, id to, size_t bytes,
                                    size_t from_offset, size_t to_offset, bool non_blocking,
                                    uint64_t)
-    OBJC_NAME(
-        "_ZN2at3mps9MPSStream13copy_and_syncEPU19objcproto9MTLBuffer11objc_objectS3_mmmbm");
+    OBJC_NAME("_ZN2at3mps9MPSStream13copy_and_syncEPU19objcproto9MTLBuffer11objc_objectS3_mmmbm");
 void metalops_stream_copy_and_sync(at::mps::MPSStream* self, id from, id to, size_t bytes,
                                    size_t from_offset, size_t to_offset, bool non_blocking,
                                    uint64_t) {
   copy(from, to, bytes, from_offset, to_offset);
-  self->synchronize(non_blocking ? at::mps::SyncType::COMMIT
-                                 : at::mps::SyncType::COMMIT_AND_WAIT);
+  self->synchronize(non_blocking ? at::mps::SyncType::COMMIT : at::mps::SyncType::COMMIT_AND_WAIT);
 }
 
 // MPSStream::addCompletedHandler(void (^)(id<MTLCommandBuffer>))
@@ -357,20 +355,21 @@ void metalops_kernel_function(MetalKernelFunction* self, void* state, void*) {
 
 // MetalShaderLibrary::exec_unary_kernel_raw(name, id<MTLBuffer>, ...)
 #if TORCH_VERSION_MINOR >= 14
-#define RAW_NAME "ESt17basic_string_viewIcSt11char_traitsIcEEPU19objcproto9MTLBuffer11objc_object" \
-                 "jN3c1010ScalarTypeES8_jSA_jSt8optionalIjE"
+#define RAW_NAME                                                                    \
+  "ESt17basic_string_viewIcSt11char_traitsIcEEPU19objcproto9MTLBuffer11objc_object" \
+  "jN3c1010ScalarTypeES8_jSA_jSt8optionalIjE"
 #else
-#define RAW_NAME "ERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEPU19objcproto9MTLBuffer11" \
-                 "objc_objectjN3c1010ScalarTypeESC_jSE_jSt8optionalIjE"
+#define RAW_NAME                                                                     \
+  "ERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEPU19objcproto9MTLBuffer11" \
+  "objc_objectjN3c1010ScalarTypeESC_jSE_jSt8optionalIjE"
 #endif
 void metalops_unary_raw(MetalShaderLibrary* self, metalops::internals::KernelName name, id from,
-                        uint32_t from_offset, c10::ScalarType from_type, id to,
-                        uint32_t to_offset, c10::ScalarType to_type, uint32_t count,
-                        std::optional<uint32_t> threshold)
+                        uint32_t from_offset, c10::ScalarType from_type, id to, uint32_t to_offset,
+                        c10::ScalarType to_type, uint32_t count, std::optional<uint32_t> threshold)
     OBJC_NAME("_ZN2at6native3mps18MetalShaderLibrary21exec_unary_kernel_raw" RAW_NAME);
 void metalops_unary_raw(MetalShaderLibrary* self, metalops::internals::KernelName name, id from,
-                        uint32_t from_offset, c10::ScalarType from_type, id to,
-                        uint32_t to_offset, c10::ScalarType to_type, uint32_t count,
+                        uint32_t from_offset, c10::ScalarType from_type, id to, uint32_t to_offset,
+                        c10::ScalarType to_type, uint32_t count,
                         std::optional<uint32_t> threshold) {
   const SEL method = sel_registerName("setBuffer:offset:atIndex:");
   const objc::Place source = objc::place_of(from, encoding().buffer, method);

@@ -132,7 +132,8 @@ class BuildExtension(cpp_extension.BuildExtension):
     extension's `precompiled_header`, a file of #include lines, are compiled once for all the sources that include any
     of them, where that pays and the compiler can. If an extension has `units`, lists of some of its sources, the
     sources of each list are compiled together (unity build), except on macOS. If it has `at_first_use`, a file that
-    lists kernels (see kernels/at_first_use.txt), the software device compiles these when they are used.
+    lists kernels (see kernels/at_first_use.txt), the software device compiles these when they are used. An extension
+    without `.mm` files that has `uses_device` is linked to the software device, too.
     """
 
     def run(self) -> None:
@@ -166,7 +167,9 @@ class BuildExtension(cpp_extension.BuildExtension):
         try:
             if hasattr(ext, "metal_include_dirs"):
                 self._prepare(ext)
-            elif paths.software_device() and any(x.endswith(".mm") for x in ext.sources):
+            elif paths.software_device() and (
+                any(x.endswith(".mm") for x in ext.sources) or getattr(ext, "uses_device", False)
+            ):
                 self._link_to_torch(ext)  # on a Mac its own library has these functions
             # The commands that setuptools would run are added to the graph.
             self.compiler.compile = functools.partial(self._add_objects, ext)

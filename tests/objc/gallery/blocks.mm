@@ -9,18 +9,24 @@
 typedef int (^Adder)(int);
 
 static Adder adder(int n) {
-  return [[^(int x) { return x + n; } copy] autorelease];
+  return [[^(int x) {
+    return x + n;
+  } copy] autorelease];
 }
 
 TEST(copies_outlive_the_function) {
   EQUAL(adder(3)(4), 7);
-  Adder global = ^(int x) { return x; };
+  Adder global = ^(int x) {
+    return x;
+  };
   CHECK([global copy] == (id)global);
 }
 
 TEST(variables_with_block_storage_are_shared) {
   __block int count = 0;
-  void (^add)(void) = [^{ ++count; } copy];
+  void (^add)(void) = [^{
+    ++count;
+  } copy];
   add();
   add();
   EQUAL(count, 2);
@@ -31,7 +37,9 @@ TEST(variables_with_block_storage_are_shared) {
 
 TEST(cpp_objects_are_copied_and_destroyed) {
   auto owner = std::make_shared<std::string>("text");
-  std::string (^read)(void) = [^{ return *owner; } copy];
+  std::string (^read)(void) = [^{
+    return *owner;
+  } copy];
   EQUAL(owner.use_count(), 3);  // the block in this frame has one, too
   EQUAL(read(), "text");
   [read retain];
@@ -43,7 +51,9 @@ TEST(cpp_objects_are_copied_and_destroyed) {
 
 TEST(captured_objects_are_retained_by_copies) {
   NSMutableString* text = [[NSMutableString alloc] initWithUTF8String:"text"];
-  void (^use)(void) = [^{ [text length]; } copy];
+  void (^use)(void) = [^{
+    [text length];
+  } copy];
   EQUAL([text retainCount], 2u);
   [use release];
   EQUAL([text retainCount], 1u);
@@ -64,7 +74,9 @@ TEST(blocks_nest) {
     return adder(n * 2);
   };
   void (^outer)(void) = ^{
-    void (^inner)(void) = ^{ text += "in"; };
+    void (^inner)(void) = ^{
+      text += "in";
+    };
     inner();
     text += "out";
   };

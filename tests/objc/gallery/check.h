@@ -51,20 +51,20 @@ inline bool has(const std::string& text, const std::string& part) {
 
 }  // namespace check
 
-#define TEST(NAME)                                                          \
-  static void NAME();                                                       \
-  extern "C" const char* test_##NAME() { return check::run(NAME); }         \
+#define TEST(NAME)                                                  \
+  static void NAME();                                               \
+  extern "C" const char* test_##NAME() { return check::run(NAME); } \
   static void NAME()
-#define CHECK(...)                                                          \
-  do {                                                                      \
+#define CHECK(...)                                                            \
+  do {                                                                        \
     if (!(__VA_ARGS__)) check::fail(__LINE__, #__VA_ARGS__ " does not hold"); \
   } while (0)
 #define EQUAL(A, B) check::equal(__LINE__, #A, (A), (B))
 // The call raises an error whose message has the text.
-#define RAISES(TEXT, ...)                                                      \
-  do {                                                                         \
-    const std::string message = check::raised([&] { __VA_ARGS__; });           \
-    if (!check::has(message, TEXT)) {                                          \
-      check::fail(__LINE__, #__VA_ARGS__ " raises \"" + message + "\"");       \
-    }                                                                          \
+#define RAISES(TEXT, ...)                                                \
+  do {                                                                   \
+    const std::string message = check::raised([&] { __VA_ARGS__; });     \
+    if (!check::has(message, TEXT)) {                                    \
+      check::fail(__LINE__, #__VA_ARGS__ " raises \"" + message + "\""); \
+    }                                                                    \
   } while (0)

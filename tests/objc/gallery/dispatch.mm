@@ -11,8 +11,13 @@
 TEST(sync_runs_in_order_with_async) {
   dispatch_queue_t queue = dispatch_queue_create("serial", DISPATCH_QUEUE_SERIAL);
   __block std::vector<int> order;
-  for (int i = 0; i < 100; ++i) dispatch_async(queue, ^{ order.push_back(i); });
-  dispatch_sync(queue, ^{ order.push_back(100); });
+  for (int i = 0; i < 100; ++i)
+    dispatch_async(queue, ^{
+      order.push_back(i);
+    });
+  dispatch_sync(queue, ^{
+    order.push_back(100);
+  });
   EQUAL(order.size(), 101u);
   bool sorted = true;
   for (int i = 0; i <= 100; ++i) sorted = sorted && order[i] == i;
@@ -23,9 +28,13 @@ TEST(sync_runs_in_order_with_async) {
 
 TEST(cpp_exceptions_cross_sync) {
   dispatch_queue_t queue = dispatch_queue_create("throws", nullptr);
-  RAISES("in a block", dispatch_sync(queue, ^{ throw std::runtime_error("in a block"); }));
+  RAISES("in a block", dispatch_sync(queue, ^{
+           throw std::runtime_error("in a block");
+         }));
   __block bool ran = false;
-  dispatch_sync(queue, ^{ ran = true; });
+  dispatch_sync(queue, ^{
+    ran = true;
+  });
   CHECK(ran);
   dispatch_release(queue);
 }
@@ -33,7 +42,10 @@ TEST(cpp_exceptions_cross_sync) {
 TEST(sync_on_its_own_queue_is_an_error) {
   dispatch_queue_t queue = dispatch_queue_create("own", nullptr);
   RAISES("the queue 'own' already runs the block that calls it; on a Mac this blocks forever",
-         dispatch_sync(queue, ^{ dispatch_sync(queue, ^{}); }));
+         dispatch_sync(queue, ^{
+           dispatch_sync(queue, ^{
+                         });
+         }));
   dispatch_release(queue);
 }
 
@@ -45,8 +57,12 @@ TEST(once_runs_once_and_again_after_an_exception) {
            ++runs;
            throw std::runtime_error("first");
          }));
-  dispatch_once(&predicate, ^{ ++runs; });
-  dispatch_once(&predicate, ^{ ++runs; });
+  dispatch_once(&predicate, ^{
+    ++runs;
+  });
+  dispatch_once(&predicate, ^{
+    ++runs;
+  });
   EQUAL(runs, 2);
 }
 
@@ -66,7 +82,9 @@ TEST(concurrent_blocks_meet_and_barriers_run_alone) {
     ++met;
   });
   __block int seen = -1;
-  dispatch_barrier_sync(queue, ^{ seen = met.load(); });
+  dispatch_barrier_sync(queue, ^{
+    seen = met.load();
+  });
   EQUAL(seen, 2);
   dispatch_release(first);
   dispatch_release(second);
@@ -78,11 +96,16 @@ TEST(groups_wait_and_notify) {
   dispatch_group_t group = dispatch_group_create();
   static std::atomic<int> sum;
   sum = 0;
-  for (int i = 1; i <= 10; ++i) dispatch_group_async(group, queue, ^{ sum += i; });
+  for (int i = 1; i <= 10; ++i)
+    dispatch_group_async(group, queue, ^{
+      sum += i;
+    });
   EQUAL(dispatch_group_wait(group, DISPATCH_TIME_FOREVER), 0);
   EQUAL(sum.load(), 55);
   dispatch_semaphore_t notified = dispatch_semaphore_create(0);
-  dispatch_group_notify(group, queue, ^{ dispatch_semaphore_signal(notified); });
+  dispatch_group_notify(group, queue, ^{
+    dispatch_semaphore_signal(notified);
+  });
   EQUAL(dispatch_semaphore_wait(notified, dispatch_time(DISPATCH_TIME_NOW, 10 * NSEC_PER_SEC)), 0);
   dispatch_release(notified);
   dispatch_release(group);
@@ -99,14 +122,18 @@ TEST(semaphores_time_out) {
 
 TEST(apply_runs_every_iteration) {
   __block std::vector<int> counts(50);
-  dispatch_apply(50, dispatch_get_global_queue(QOS_CLASS_DEFAULT, 0), ^(size_t i) { ++counts[i]; });
+  dispatch_apply(50, dispatch_get_global_queue(QOS_CLASS_DEFAULT, 0), ^(size_t i) {
+    ++counts[i];
+  });
   for (int count : counts) EQUAL(count, 1);
 }
 
 TEST(data_is_copied_and_its_destructor_called) {
   __block int destroyed = 0;
   char bytes[] = "data";
-  dispatch_data_t data = dispatch_data_create(bytes, 4, nullptr, ^{ ++destroyed; });
+  dispatch_data_t data = dispatch_data_create(bytes, 4, nullptr, ^{
+    ++destroyed;
+  });
   bytes[0] = '-';
   const void* mapped;
   size_t size;
@@ -119,8 +146,10 @@ TEST(data_is_copied_and_its_destructor_called) {
 
 TEST(after_runs_later) {
   dispatch_semaphore_t ran = dispatch_semaphore_create(0);
-  dispatch_after(dispatch_time(DISPATCH_TIME_NOW, NSEC_PER_MSEC),
-                 dispatch_get_global_queue(0, 0), ^{ dispatch_semaphore_signal(ran); });
+  dispatch_after(dispatch_time(DISPATCH_TIME_NOW, NSEC_PER_MSEC), dispatch_get_global_queue(0, 0),
+                 ^{
+                   dispatch_semaphore_signal(ran);
+                 });
   EQUAL(dispatch_semaphore_wait(ran, dispatch_time(DISPATCH_TIME_NOW, 10 * NSEC_PER_SEC)), 0);
   dispatch_release(ran);
 }

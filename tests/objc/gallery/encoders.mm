@@ -40,7 +40,8 @@ TEST(threadgroup_memory_and_offsets) {
 
 TEST(indirect_numbers_of_threadgroups) {
   id<MTLCommandBuffer> buffer = commands();
-  id<MTLComputeCommandEncoder> encoder = [buffer computeCommandEncoderWithDispatchType:MTLDispatchTypeConcurrent];
+  id<MTLComputeCommandEncoder> encoder =
+      [buffer computeCommandEncoderWithDispatchType:MTLDispatchTypeConcurrent];
   EQUAL(encoder.dispatchType, MTLDispatchTypeConcurrent);
   id<MTLBuffer> in = counting(64), out = counting(64);
   uint32_t groups[] = {0, 2, 1, 1};
@@ -71,7 +72,11 @@ TEST(copies_and_fills) {
   [encoder fillBuffer:to range:NSMakeRange(60, 4) value:0];
   RAISES("-[MTLBlitCommandEncoder fillBuffer:range:value:]: 8 bytes at offset 60 are beyond the 64",
          [encoder fillBuffer:to range:NSMakeRange(60, 8) value:0]);
-  RAISES("beyond", [encoder copyFromBuffer:from sourceOffset:56 toBuffer:to destinationOffset:0 size:16]);
+  RAISES("beyond", [encoder copyFromBuffer:from
+                              sourceOffset:56
+                                  toBuffer:to
+                         destinationOffset:0
+                                      size:16]);
   [encoder endEncoding];
   EQUAL(floats(to)[0], 0);
   [buffer commit];
@@ -86,25 +91,26 @@ TEST(wrong_arguments_are_errors_at_the_call) {
   id<MTLComputeCommandEncoder> encoder = [buffer computeCommandEncoder];
   id<MTLBuffer> in = counting(8);
   char bytes[5000] = {};
-  RAISES("at most 4096 bytes by value, but index 2 was given 5000",
-         [encoder setBytes:bytes length:sizeof bytes atIndex:2]);
+  RAISES("at most 4096 bytes by value, but index 2 was given 5000", [encoder setBytes:bytes
+                                                                               length:sizeof bytes
+                                                                              atIndex:2]);
   RAISES("the indices 0 to 30, not 31", [encoder setBuffer:in offset:0 atIndex:31]);
   RAISES("0 bytes at offset 40 are beyond the 32", [encoder setBuffer:in offset:40 atIndex:0]);
   RAISES("an MTLBuffer is expected, but this is a NSConstantString",
          [encoder setBuffer:(id<MTLBuffer>)@"a long literal" offset:0 atIndex:0]);
   RAISES("an MTLComputePipelineState is expected, but this is nil",
          [encoder setComputePipelineState:nil]);
-  RAISES("no compute pipeline state was set",
-         [encoder dispatchThreads:MTLSizeMake(1, 1, 1) threadsPerThreadgroup:MTLSizeMake(1, 1, 1)]);
+  RAISES("no compute pipeline state was set", [encoder dispatchThreads:MTLSizeMake(1, 1, 1)
+                                                  threadsPerThreadgroup:MTLSizeMake(1, 1, 1)]);
   RAISES("at most 32768 bytes of memory, but index 0 was given 32769",
          [encoder setThreadgroupMemoryLength:32769 atIndex:0]);
   [encoder setComputePipelineState:pipeline(@"scale")];
   [encoder setBuffer:in offset:0 atIndex:0];
-  RAISES("nothing is bound to buffer 1",
-         [encoder dispatchThreads:MTLSizeMake(1, 1, 1) threadsPerThreadgroup:MTLSizeMake(1, 1, 1)]);
+  RAISES("nothing is bound to buffer 1", [encoder dispatchThreads:MTLSizeMake(1, 1, 1)
+                                             threadsPerThreadgroup:MTLSizeMake(1, 1, 1)]);
   encode_scale(encoder, in, in, 1, 1);
   RAISES("1024", [encoder dispatchThreads:MTLSizeMake(1, 1, 1)
-                    threadsPerThreadgroup:MTLSizeMake(2048, 1, 1)]);
+                     threadsPerThreadgroup:MTLSizeMake(2048, 1, 1)]);
   [encoder endEncoding];
 }
 
@@ -113,7 +119,8 @@ TEST(what_a_mac_ends_the_process_for) {
   id<MTLComputeCommandEncoder> encoder = [buffer computeCommandEncoder];
   RAISES("-[MTLCommandBuffer blitCommandEncoder]: a command encoder is already encoding",
          [buffer blitCommandEncoder]);
-  RAISES("-[MTLCommandBuffer commit]: an encoder of the command buffer is still open", [buffer commit]);
+  RAISES("-[MTLCommandBuffer commit]: an encoder of the command buffer is still open",
+         [buffer commit]);
   [encoder endEncoding];
   RAISES("after endEncoding", [encoder setBuffer:nil offset:0 atIndex:0]);
   RAISES("after endEncoding", [encoder endEncoding]);
@@ -121,7 +128,8 @@ TEST(what_a_mac_ends_the_process_for) {
   [buffer commit];
   RAISES("was already committed", [buffer commit]);
   RAISES("was already committed", [buffer computeCommandEncoder]);
-  RAISES("was already committed", [buffer addCompletedHandler:^(id<MTLCommandBuffer>) {}]);
+  RAISES("was already committed", [buffer addCompletedHandler:^(id<MTLCommandBuffer>){
+                                  }]);
   id<MTLCommandBuffer> second = commands();
   @autoreleasepool {
     [second computeCommandEncoder];

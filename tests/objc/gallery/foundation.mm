@@ -21,8 +21,8 @@ TEST(literals_of_every_kind) {
 }
 
 TEST(formats) {
-  EQUAL(text([NSString stringWithFormat:@"%d|%5.2f|%s|%@|%c|%%|%lu|%lld", 7, 3.14159, "c", @"object",
-                                        'x', 12345678901ul, -5ll]),
+  EQUAL(text([NSString stringWithFormat:@"%d|%5.2f|%s|%@|%c|%%|%lu|%lld", 7, 3.14159, "c",
+                                        @"object", 'x', 12345678901ul, -5ll]),
         "7| 3.14|c|object|x|%|12345678901|-5");
   EQUAL(text([NSString stringWithFormat:@"%-6d|%06x|%*d", 42, 255, 4, 1]), "42    |0000ff|   1");
   EQUAL(text([NSString stringWithFormat:@"%@ %@ %@", @1.5, @YES, (id)nil]), "1.5 1 (null)");
@@ -90,7 +90,7 @@ TEST(arrays) {
   RAISES("NSRangeException: -[NSArray objectAtIndexedSubscript:]: index 3 is beyond the 3 objects",
          (void)(@[ @1, @2, @3 ])[3]);
   RAISES("NSInvalidArgumentException", [array addObject:(NSNumber*)nil]);
-  RAISES("was changed while a for loop", for (NSNumber * one in array)[array addObject:one]);
+  RAISES("was changed while a for loop", for (NSNumber* one in array)[array addObject:one]);
 }
 
 TEST(dictionaries) {

@@ -15,9 +15,10 @@ TEST(functions_have_names) {
 
 TEST(wrong_source_is_an_error_with_its_line) {
   NSError* error = nil;
-  id<MTLLibrary> none = [device() newLibraryWithSource:@"kernel void f(device float* x) {\n  x[0] = y;\n}"
-                                               options:nil
-                                                 error:&error];
+  id<MTLLibrary> none =
+      [device() newLibraryWithSource:@"kernel void f(device float* x) {\n  x[0] = y;\n}"
+                             options:nil
+                               error:&error];
   CHECK(none == nil && [error.domain isEqualToString:MTLLibraryErrorDomain]);
   EQUAL(error.code, MTLLibraryErrorCompileFailure);
   CHECK(check::has(text(error.localizedDescription), "program_source:2"));
@@ -48,9 +49,9 @@ TEST(macros_are_defined_and_lines_stay) {
   id<MTLCommandBuffer> commands = [[device() newCommandQueue] commandBuffer];
   id<MTLComputeCommandEncoder> encoder = [commands computeCommandEncoder];
   id<MTLBuffer> out = [device() newBufferWithLength:4 options:0];
-  [encoder setComputePipelineState:[device() newComputePipelineStateWithFunction:
-                                                 [made newFunctionWithName:@"thrice"]
-                                                                           error:nil]];
+  [encoder setComputePipelineState:
+               [device() newComputePipelineStateWithFunction:[made newFunctionWithName:@"thrice"]
+                                                       error:nil]];
   [encoder setBuffer:out offset:0 atIndex:0];
   [encoder dispatchThreads:MTLSizeMake(1, 1, 1) threadsPerThreadgroup:MTLSizeMake(1, 1, 1)];
   [encoder endEncoding];
@@ -126,7 +127,8 @@ TEST(metallibs_of_others_are_errors) {
   dispatch_data_t data = dispatch_data_create("MTLB and more", 13, nullptr, nullptr);
   CHECK([device() newLibraryWithData:data error:&error] == nil);
   CHECK(check::has(text(error.localizedDescription), "Apple GPUs"));
-  CHECK([device() newLibraryWithURL:[NSURL fileURLWithPath:@"/no/such.metallib"] error:&error] == nil);
+  CHECK([device() newLibraryWithURL:[NSURL fileURLWithPath:@"/no/such.metallib"]
+                              error:&error] == nil);
   CHECK(check::has(text(error.localizedDescription), "/no/such.metallib"));
   CHECK([device() newDefaultLibrary] == nil);
 }
@@ -134,7 +136,8 @@ TEST(metallibs_of_others_are_errors) {
 TEST(the_device_describes_itself) {
   EQUAL(device().maxThreadgroupMemoryLength, 32768u);
   EQUAL(device().maxThreadsPerThreadgroup.width, 1024u);
-  CHECK([device() supportsFamily:MTLGPUFamilyApple7] && ![device() supportsFamily:MTLGPUFamilyApple10]);
+  CHECK([device() supportsFamily:MTLGPUFamilyApple7] &&
+        ![device() supportsFamily:MTLGPUFamilyApple10]);
   EQUAL([MTLCopyAllDevices() count], 1u);
   CHECK(device().hasUnifiedMemory && device().name.length > 0);
 }

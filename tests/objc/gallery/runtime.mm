@@ -93,7 +93,14 @@ struct Large {
   for (double& value : result.values) value = n++;
   return result;
 }
-- (float)sum:(float)a with:(double)b and:(int)c and:(long)d and:(short)e and:(float)f and:(int)g and:(int)h {
+- (float)sum:(float)a
+        with:(double)b
+         and:(int)c
+         and:(long)d
+         and:(short)e
+         and:(float)f
+         and:(int)g
+         and:(int)h {
   return a + b + c + d + e + f + g + h;
 }
 @end
@@ -115,7 +122,8 @@ TEST(methods_are_inherited_and_overridden) {
   CHECK([cube isKindOfClass:[Square class]] && ![cube isMemberOfClass:[Square class]]);
   CHECK([cube respondsToSelector:@selector(volume)]);
   CHECK(![square respondsToSelector:@selector(volume)]);
-  CHECK([Cube conformsToProtocol:@protocol(Shape)] && [square conformsToProtocol:@protocol(NSCopying)]);
+  CHECK([Cube conformsToProtocol:@protocol(Shape)] &&
+        [square conformsToProtocol:@protocol(NSCopying)]);
   CHECK(![@"x" conformsToProtocol:@protocol(Shape)]);
   EQUAL(std::string(NSStringFromClass([cube class]).UTF8String), "Cube");
   CHECK(NSClassFromString(@"Cube") == [Cube class] && [Cube superclass] == [Square class]);

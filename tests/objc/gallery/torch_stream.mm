@@ -72,10 +72,14 @@ TEST(the_command_buffer_stays_after_commit_and_continue) {
   MPSStream* stream = getCurrentMPSStream();
   MPSCommandBuffer* commands = stream->commandBuffer();
   __block int handled = 0;
-  stream->addCompletedHandler(^(id<MTLCommandBuffer> done) { handled = int(done.status); });
+  stream->addCompletedHandler(^(id<MTLCommandBuffer> done) {
+    handled = int(done.status);
+  });
   stream->synchronize(SyncType::COMMIT_AND_CONTINUE);
   CHECK(stream->commandBuffer() == commands);
-  stream->addCompletedHandler(^(id<MTLCommandBuffer>) { handled += 10; });
+  stream->addCompletedHandler(^(id<MTLCommandBuffer>) {
+    handled += 10;
+  });
   stream->synchronize(SyncType::COMMIT_AND_WAIT);
   EQUAL(handled, 14);
 }

@@ -16,8 +16,6 @@ METALOPS_OBJC_CLASS(NSMutableSet)
 namespace metalops::objc {
 namespace {
 
-Class as_class(id object) { return reinterpret_cast<Class>(object); }
-
 // The state of a for-in loop: NSFastEnumerationState.
 struct Enumeration {
   unsigned long state;
@@ -116,8 +114,7 @@ void define_arrays() {
              self->items = other->items;
              return self;
            }},
-          {"count",
-           [](Array* self, SEL) { return static_cast<UInteger>(self->items.size()); }},
+          {"count", [](Array* self, SEL) { return static_cast<UInteger>(self->items.size()); }},
           {"objectAtIndex:", item},
           {"objectAtIndexedSubscript:", item},
           {"firstObject",
@@ -175,8 +172,7 @@ void define_arrays() {
            [](Array* self, SEL, SEL comparator) {
              auto* made = static_cast<Array*>(copied(self, &class_NSArray));
              std::stable_sort(made->items.begin(), made->items.end(), [&](id a, id b) {
-               const auto compare =
-                   reinterpret_cast<long (*)(id, SEL, id)>(lookup(a, comparator));
+               const auto compare = reinterpret_cast<long (*)(id, SEL, id)>(lookup(a, comparator));
                return compare(a, comparator, b) < 0;
              });
              return autoreleased(made);
@@ -191,15 +187,15 @@ void define_arrays() {
            }},
           {"countByEnumeratingWithState:objects:count:",
            [](Array* self, SEL, Enumeration* state, id* buffer, UInteger room) {
-             return enumerate(self, state, buffer, room, [](const Strong& one) { return one.get(); });
+             return enumerate(self, state, buffer, room,
+                              [](const Strong& one) { return one.get(); });
            }},
           {"copy",
            [](Array* self, SEL) -> id {
              return is_kind_of(self, &class_NSMutableArray) ? copied(self, &class_NSArray)
                                                             : objc_retain(self);
            }},
-          {"mutableCopy",
-           [](Array* self, SEL) { return copied(self, &class_NSMutableArray); }},
+          {"mutableCopy", [](Array* self, SEL) { return copied(self, &class_NSMutableArray); }},
           {"description",
            [](Array* self, SEL) {
              return string(listed(self, "(", ")", [](id one) { return describe(one) + ","; }));
@@ -219,62 +215,60 @@ void define_arrays() {
              return autoreleased(array_fill(make<Array>(as_class(cls)), method, objects, count));
            }},
           {"arrayWithArray:",
-           [](id cls, SEL, Array* other) {
-             return autoreleased(copied(other, as_class(cls)));
-           }},
+           [](id cls, SEL, Array* other) { return autoreleased(copied(other, as_class(cls))); }},
       },
       {"NSCopying", "NSMutableCopying", "NSFastEnumeration"});
 
-  define<Array>(
-      METALOPS_OBJC_SYMBOLS(NSMutableArray), &class_NSArray,
-      {
-          {"initWithCapacity:", [](id self, SEL, UInteger) { return self; }},
-          {"addObject:", add},
-          {"addObjectsFromArray:",
-           [](Array* self, SEL, Array* other) {
-             const std::vector<Strong> items = other->items;
-             ++self->mutations;
-             self->items.insert(self->items.end(), items.begin(), items.end());
-           }},
-          {"insertObject:atIndex:",
-           [](Array* self, SEL method, id object, UInteger index) {
-             check_object(object, self, method);
-             check_index(self, method, index, self->items.size() + 1);
-             ++self->mutations;
-             self->items.insert(self->items.begin() + static_cast<long>(index), Strong(object));
-           }},
-          {"replaceObjectAtIndex:withObject:", replace},
-          {"setObject:atIndexedSubscript:",
-           [](Array* self, SEL method, id object, UInteger index) {
-             if (index == self->items.size()) return add(self, method, object);
-             replace(self, method, index, object);
-           }},
-          {"removeObject:",
-           [](Array* self, SEL, id object) {
-             ++self->mutations;
-             const Strong kept(object);
-             std::erase_if(self->items, [&](id mine) { return equal(mine, object); });
-           }},
-          {"removeObjectAtIndex:",
-           [](Array* self, SEL method, UInteger index) {
-             check_index(self, method, index, self->items.size());
-             ++self->mutations;
-             self->items.erase(self->items.begin() + static_cast<long>(index));
-           }},
-          {"removeLastObject",
-           [](Array* self, SEL method) {
-             check_index(self, method, 0, self->items.size());
-             ++self->mutations;
-             self->items.pop_back();
-           }},
-          {"removeAllObjects",
-           [](Array* self, SEL) {
-             ++self->mutations;
-             self->items.clear();
-           }},
-      },
-      {{"arrayWithCapacity:",
-        [](id cls, SEL, UInteger) { return autoreleased(allocate(as_class(cls))); }}});
+  define<Array>(METALOPS_OBJC_SYMBOLS(NSMutableArray), &class_NSArray,
+                {
+                    {"initWithCapacity:", [](id self, SEL, UInteger) { return self; }},
+                    {"addObject:", add},
+                    {"addObjectsFromArray:",
+                     [](Array* self, SEL, Array* other) {
+                       const std::vector<Strong> items = other->items;
+                       ++self->mutations;
+                       self->items.insert(self->items.end(), items.begin(), items.end());
+                     }},
+                    {"insertObject:atIndex:",
+                     [](Array* self, SEL method, id object, UInteger index) {
+                       check_object(object, self, method);
+                       check_index(self, method, index, self->items.size() + 1);
+                       ++self->mutations;
+                       self->items.insert(self->items.begin() + static_cast<long>(index),
+                                          Strong(object));
+                     }},
+                    {"replaceObjectAtIndex:withObject:", replace},
+                    {"setObject:atIndexedSubscript:",
+                     [](Array* self, SEL method, id object, UInteger index) {
+                       if (index == self->items.size()) return add(self, method, object);
+                       replace(self, method, index, object);
+                     }},
+                    {"removeObject:",
+                     [](Array* self, SEL, id object) {
+                       ++self->mutations;
+                       const Strong kept(object);
+                       std::erase_if(self->items, [&](id mine) { return equal(mine, object); });
+                     }},
+                    {"removeObjectAtIndex:",
+                     [](Array* self, SEL method, UInteger index) {
+                       check_index(self, method, index, self->items.size());
+                       ++self->mutations;
+                       self->items.erase(self->items.begin() + static_cast<long>(index));
+                     }},
+                    {"removeLastObject",
+                     [](Array* self, SEL method) {
+                       check_index(self, method, 0, self->items.size());
+                       ++self->mutations;
+                       self->items.pop_back();
+                     }},
+                    {"removeAllObjects",
+                     [](Array* self, SEL) {
+                       ++self->mutations;
+                       self->items.clear();
+                     }},
+                },
+                {{"arrayWithCapacity:",
+                  [](id cls, SEL, UInteger) { return autoreleased(allocate(as_class(cls))); }}});
 }
 
 // ---- dictionaries
@@ -390,9 +384,8 @@ void define_dictionaries() {
            }},
           {"copy",
            [](Dictionary* self, SEL) -> id {
-             return is_kind_of(self, &class_NSMutableDictionary)
-                        ? copied(self, &class_NSDictionary)
-                        : objc_retain(self);
+             return is_kind_of(self, &class_NSMutableDictionary) ? copied(self, &class_NSDictionary)
+                                                                 : objc_retain(self);
            }},
           {"mutableCopy",
            [](Dictionary* self, SEL) { return copied(self, &class_NSMutableDictionary); }},
@@ -433,23 +426,23 @@ void define_dictionaries() {
       },
       {"NSCopying", "NSMutableCopying", "NSFastEnumeration"});
 
-  define<Dictionary>(
-      METALOPS_OBJC_SYMBOLS(NSMutableDictionary), &class_NSDictionary,
-      {
-          {"initWithCapacity:", [](id self, SEL, UInteger) { return self; }},
-          {"setObject:forKey:", set},
-          {"setObject:forKeyedSubscript:", set_or_erase},
-          {"setValue:forKey:", set_or_erase},
-          {"addEntriesFromDictionary:",
-           [](Dictionary* self, SEL method, Dictionary* other) {
-             const auto items = other->items;
-             for (const auto& [key, object] : items) set(self, method, object, key);
-           }},
-          {"removeObjectForKey:", erase},
-          {"removeAllObjects", remove_all},
-      },
-      {{"dictionaryWithCapacity:",
-        [](id cls, SEL, UInteger) { return autoreleased(allocate(as_class(cls))); }}});
+  define<Dictionary>(METALOPS_OBJC_SYMBOLS(NSMutableDictionary), &class_NSDictionary,
+                     {
+                         {"initWithCapacity:", [](id self, SEL, UInteger) { return self; }},
+                         {"setObject:forKey:", set},
+                         {"setObject:forKeyedSubscript:", set_or_erase},
+                         {"setValue:forKey:", set_or_erase},
+                         {"addEntriesFromDictionary:",
+                          [](Dictionary* self, SEL method, Dictionary* other) {
+                            const auto items = other->items;
+                            for (const auto& [key, object] : items) set(self, method, object, key);
+                          }},
+                         {"removeObjectForKey:", erase},
+                         {"removeAllObjects", remove_all},
+                     },
+                     {{"dictionaryWithCapacity:", [](id cls, SEL, UInteger) {
+                         return autoreleased(allocate(as_class(cls)));
+                       }}});
 
   define<Dictionary>(METALOPS_OBJC_SYMBOLS(NSCache), &class_NSObject,
                      {
@@ -481,10 +474,8 @@ void define_sets() {
       {
           {"count",
            [](Dictionary* self, SEL) { return static_cast<UInteger>(self->items.size()); }},
-          {"containsObject:",
-           [](Dictionary* self, SEL method, id object) {
-             return value(self, method, object) != nullptr;
-           }},
+          {"containsObject:", [](Dictionary* self, SEL method,
+                                 id object) { return value(self, method, object) != nullptr; }},
           {"allObjects", [](Dictionary* self, SEL) { return all(self, &Entry::first); }},
           {"countByEnumeratingWithState:objects:count:",
            [](Dictionary* self, SEL, Enumeration* state, id* buffer, UInteger room) {
@@ -499,9 +490,8 @@ void define_sets() {
           {"mutableCopy", [](Dictionary* self, SEL) { return copied(self, &class_NSMutableSet); }},
           {"description",
            [](Dictionary* self, SEL) {
-             return string(listed(self, "{(", ")}", [](const Entry& entry) {
-               return describe(entry.first) + ",";
-             }));
+             return string(listed(self, "{(", ")}",
+                                  [](const Entry& entry) { return describe(entry.first) + ","; }));
            }},
       },
       {
@@ -522,9 +512,9 @@ void define_sets() {
       },
       {"NSCopying", "NSMutableCopying", "NSFastEnumeration"});
 
-  define<Dictionary>(METALOPS_OBJC_SYMBOLS(NSMutableSet), &class_NSSet,
-                     {{"addObject:", insert}, {"removeObject:", erase},
-                      {"removeAllObjects", remove_all}});
+  define<Dictionary>(
+      METALOPS_OBJC_SYMBOLS(NSMutableSet), &class_NSSet,
+      {{"addObject:", insert}, {"removeObject:", erase}, {"removeAllObjects", remove_all}});
 }
 
 }  // namespace

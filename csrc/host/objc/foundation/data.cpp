@@ -121,10 +121,8 @@ void define_data() {
       {
           {"mutableBytes", [](Data* self, SEL) -> void* { return self->bytes.data(); }},
           {"setLength:", [](Data* self, SEL, UInteger length) { self->bytes.resize(length); }},
-          {"appendBytes:length:",
-           [](Data* self, SEL, const char* bytes, UInteger length) {
-             self->bytes.append(bytes, length);
-           }},
+          {"appendBytes:length:", [](Data* self, SEL, const char* bytes,
+                                     UInteger length) { self->bytes.append(bytes, length); }},
           {"appendData:", [](Data* self, SEL, Data* other) { self->bytes += other->bytes; }},
       },
       {
@@ -148,8 +146,10 @@ void define_data() {
           {"isFileURL", [](Url*, SEL) { return true; }},
           {"lastPathComponent",
            [](Url* self, SEL) { return send(string(self->path), "lastPathComponent"); }},
-          {"pathExtension", [](Url* self, SEL) { return send(string(self->path), "pathExtension"); }},
-          {"URLByDeletingLastPathComponent", [](Url* self, SEL) { return url(folder_of(self->path)); }},
+          {"pathExtension",
+           [](Url* self, SEL) { return send(string(self->path), "pathExtension"); }},
+          {"URLByDeletingLastPathComponent",
+           [](Url* self, SEL) { return url(folder_of(self->path)); }},
           {"URLByAppendingPathComponent:",
            [](Url* self, SEL, id part) {
              return by_part(self, "stringByAppendingPathComponent:", part);
@@ -163,23 +163,23 @@ void define_data() {
              if (out != nullptr) *out = nullptr;
              if (exists(self->path)) return true;
              fail(out, error("NSCocoaErrorDomain", 260,
-                             "The file “" + self->path + "” couldn’t be opened because there is "
-                             "no such file."));
+                             "The file “" + self->path +
+                                 "” couldn’t be opened because there is "
+                                 "no such file."));
              return false;
            }},
           {"isEqual:",
            [](Url* self, SEL, id other) {
              return is_kind_of(other, &class_NSURL) && self->path == static_cast<Url*>(other)->path;
            }},
-          {"hash",
-           [](Url* self, SEL) {
-             return static_cast<UInteger>(std::hash<std::string>()(self->path));
-           }},
+          {"hash", [](Url* self,
+                      SEL) { return static_cast<UInteger>(std::hash<std::string>()(self->path)); }},
           {"copy", [](id self, SEL) { return objc_retain(self); }},
       },
       {
           {"fileURLWithPath:", [](id, SEL, id path) { return url(text_of(path)); }},
-          {"fileURLWithPath:isDirectory:", [](id, SEL, id path, bool) { return url(text_of(path)); }},
+          {"fileURLWithPath:isDirectory:",
+           [](id, SEL, id path, bool) { return url(text_of(path)); }},
           {"URLWithString:", [](id, SEL, id text) { return url(path_of(text_of(text))); }},
       },
       {"NSCopying"});

@@ -5,12 +5,12 @@ METALOPS_OBJC_CLASS(NSError)
 METALOPS_OBJC_CLASS(NSException)
 
 // The constants of the headers: literals, which are there before any function of the library runs.
-#define CONSTANT(NAME, TEXT)                                                    \
-  extern "C" __attribute__((visibility("default"))) const void* const NAME;     \
-  static struct {                                                               \
-    Class isa;                                                                  \
-    uint32_t flags, length, bytes, hash;                                        \
-    const char* data;                                                           \
+#define CONSTANT(NAME, TEXT)                                                                 \
+  extern "C" __attribute__((visibility("default"))) const void* const NAME;                  \
+  static struct {                                                                            \
+    Class isa;                                                                               \
+    uint32_t flags, length, bytes, hash;                                                     \
+    const char* data;                                                                        \
   } literal_##NAME{&class_NSConstantString, 0, sizeof(TEXT) - 1, sizeof(TEXT) - 1, 0, TEXT}; \
   const void* const NAME = &literal_##NAME;
 
@@ -120,26 +120,25 @@ void define_errors() {
         }}},
       {"NSCopying"});
 
-  define<Error>(
-      METALOPS_OBJC_SYMBOLS(NSException), &class_NSObject,
-      {
-          {"initWithName:reason:userInfo:", init_exception},
-          {"name", Accessors<&Error::domain>::get},
-          {"reason", Accessors<&Error::reason>::get},
-          {"userInfo", Accessors<&Error::info>::get},
-          {"description", Accessors<&Error::reason>::get},
-          {"raise", [](id self, SEL) { throw_object(self); }},
-          {"copy", [](id self, SEL) { return objc_retain(self); }},
-      },
-      {
-          {"exceptionWithName:reason:userInfo:",
-           [](id cls, SEL method, id name, id reason, id info) {
-             auto* made = make<Error>(reinterpret_cast<Class>(cls));
-             return autoreleased(init_exception(made, method, name, reason, info));
-           }},
-          {"raise:format:", raise_with_format},
-      },
-      {"NSCopying"});
+  define<Error>(METALOPS_OBJC_SYMBOLS(NSException), &class_NSObject,
+                {
+                    {"initWithName:reason:userInfo:", init_exception},
+                    {"name", Accessors<&Error::domain>::get},
+                    {"reason", Accessors<&Error::reason>::get},
+                    {"userInfo", Accessors<&Error::info>::get},
+                    {"description", Accessors<&Error::reason>::get},
+                    {"raise", [](id self, SEL) { throw_object(self); }},
+                    {"copy", [](id self, SEL) { return objc_retain(self); }},
+                },
+                {
+                    {"exceptionWithName:reason:userInfo:",
+                     [](id cls, SEL method, id name, id reason, id info) {
+                       auto* made = make<Error>(reinterpret_cast<Class>(cls));
+                       return autoreleased(init_exception(made, method, name, reason, info));
+                     }},
+                    {"raise:format:", raise_with_format},
+                },
+                {"NSCopying"});
 }
 
 }  // namespace metalops::objc

@@ -140,12 +140,14 @@ void define_bundle() {
            }},
       },
       {
-          // That of the program, which for an extension is Python's, as on a Mac.
+          // The folder of the program, which for an extension is Python's, as on a Mac.
           {"mainBundle", [](id, SEL) { return bundle(folder_of(executable())); }},
           // The folder of the program or library that has the class.
           {"bundleForClass:", [](id, SEL, Class cls) { return bundle(folder_of(image_of(cls))); }},
           {"bundleWithPath:",
-           [](id, SEL, id path) { return is_folder(text_of(path)) ? bundle(text_of(path)) : nullptr; }},
+           [](id, SEL, id path) {
+             return is_folder(text_of(path)) ? bundle(text_of(path)) : nullptr;
+           }},
           {"bundleWithURL:",
            [](id, SEL, Url* url) { return is_folder(url->path) ? bundle(url->path) : nullptr; }},
       });

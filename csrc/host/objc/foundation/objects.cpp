@@ -13,8 +13,6 @@ METALOPS_OBJC_CLASS(NSAutoreleasePool)
 namespace metalops::objc {
 namespace {
 
-Class as_class(id object) { return reinterpret_cast<Class>(object); }
-
 struct Pool : objc_object {
   void* pool = objc_autoreleasePoolPush();
 };
@@ -60,7 +58,8 @@ void define_objects() {
            [](id self, SEL, Protocol* protocol) {
              return class_conformsToProtocol(class_of(self), protocol);
            }},
-          {"doesNotRecognizeSelector:", [](id self, SEL, SEL wanted) { unrecognised(self, wanted); }},
+          {"doesNotRecognizeSelector:",
+           [](id self, SEL, SEL wanted) { unrecognised(self, wanted); }},
           {"performSelector:",
            [](id self, SEL, SEL wanted) { return lookup(self, wanted)(self, wanted); }},
           {"performSelector:withObject:",
@@ -105,9 +104,8 @@ void define_objects() {
       },
       {"NSObject"});
 
-  define<objc_object>(
-      METALOPS_OBJC_SYMBOLS(NSBlock), &class_NSObject,
-      {{"copy", [](id self, SEL) { return static_cast<id>(_Block_copy(self)); }}});
+  define<objc_object>(METALOPS_OBJC_SYMBOLS(NSBlock), &class_NSObject,
+                      {{"copy", [](id self, SEL) { return static_cast<id>(_Block_copy(self)); }}});
 
   define<Pool>(METALOPS_OBJC_SYMBOLS(NSAutoreleasePool), &class_NSObject,
                {{"drain", drain}, {"release", drain}});

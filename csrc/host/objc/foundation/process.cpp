@@ -23,7 +23,7 @@ extern "C" char** environ;
 namespace metalops::objc {
 namespace {
 
-// Of the newest macOS that torch checks for, as everywhere on the software device.
+// The version of the newest macOS that torch checks for, as everywhere on the software device.
 struct SystemVersion {
   long major, minor, patch;
 };
@@ -62,8 +62,7 @@ void define_process_info() {
              for (std::string word; std::getline(file, word, '\0');) words.push_back(string(word));
              return array(words);
            }},
-          {"processName",
-           [](id, SEL) { return send(string(executable()), "lastPathComponent"); }},
+          {"processName", [](id, SEL) { return send(string(executable()), "lastPathComponent"); }},
           {"processIdentifier", [](id, SEL) { return static_cast<int>(getpid()); }},
           {"physicalMemory",
            [](id, SEL) {
@@ -75,9 +74,7 @@ void define_process_info() {
           {"activeProcessorCount",
            [](id, SEL) { return static_cast<UInteger>(std::thread::hardware_concurrency()); }},
           {"systemUptime",
-           [](id, SEL) {
-             return seconds(std::chrono::steady_clock::now().time_since_epoch());
-           }},
+           [](id, SEL) { return seconds(std::chrono::steady_clock::now().time_since_epoch()); }},
       },
       {{"processInfo", [](id, SEL) {
           static id one = allocate(&class_NSProcessInfo);
@@ -129,15 +126,14 @@ void define_process() {
           {"copy", [](id self, SEL) { return objc_retain(self); }},
       },
       {{"date", [](id cls, SEL) { return autoreleased(allocate(reinterpret_cast<Class>(cls))); }}});
-  define<objc_object>(
-      METALOPS_OBJC_SYMBOLS(NSThread), &class_NSObject, {},
-      {
-          {"isMainThread", [](id, SEL) { return syscall(SYS_gettid) == getpid(); }},
-          {"sleepForTimeInterval:",
-           [](id, SEL, double time) {
-             std::this_thread::sleep_for(std::chrono::duration<double>(time));
-           }},
-      });
+  define<objc_object>(METALOPS_OBJC_SYMBOLS(NSThread), &class_NSObject, {},
+                      {
+                          {"isMainThread", [](id, SEL) { return syscall(SYS_gettid) == getpid(); }},
+                          {"sleepForTimeInterval:",
+                           [](id, SEL, double time) {
+                             std::this_thread::sleep_for(std::chrono::duration<double>(time));
+                           }},
+                      });
 }
 
 }  // namespace metalops::objc

@@ -19,7 +19,7 @@ METALOPS_OBJC_CLASS(NSTinyString)
 namespace metalops::objc {
 namespace {
 
-// What clang emits for a literal.
+// A literal, as clang emits it.
 struct ConstantString : objc_object {
   uint32_t flags;   // 2: UTF-16
   uint32_t length;  // in characters
@@ -135,8 +135,6 @@ id from_file(const std::string& path, id* out, Class cls) {
                          "The file “" + path + "” couldn’t be opened: " + std::strerror(errno)));
 }
 
-Class as_class(id object) { return reinterpret_cast<Class>(object); }
-
 // Variadic methods.
 id init_with_format(String* self, SEL, id text, ...) {
   va_list arguments;
@@ -168,9 +166,8 @@ void append_format(String* self, SEL, id text, ...) {
 
 template <class F>
 std::string each_letter(std::string text, F change) {
-  std::transform(text.begin(), text.end(), text.begin(), [&](unsigned char c) {
-    return static_cast<char>(c < 0x80 ? change(c) : c);
-  });
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [&](unsigned char c) { return static_cast<char>(c < 0x80 ? change(c) : c); });
   return text;
 }
 
@@ -344,7 +341,8 @@ void define_strings() {
            }},
           {"UTF8String", utf8},
           {"fileSystemRepresentation", utf8},
-          {"cStringUsingEncoding:", [](id self, SEL method, UInteger) { return utf8(self, method); }},
+          {"cStringUsingEncoding:",
+           [](id self, SEL method, UInteger) { return utf8(self, method); }},
           {"getCString:maxLength:encoding:",
            [](id self, SEL, char* buffer, UInteger room, UInteger) {
              const std::string text = text_of(self);
@@ -414,7 +412,8 @@ void define_strings() {
            }},
           {"substringWithRange:",
            [](id self, SEL method, Range range) { return part_of(self, method, range); }},
-          {"componentsSeparatedByString:", [](id self, SEL, id by) { return components(self, by); }},
+          {"componentsSeparatedByString:",
+           [](id self, SEL, id by) { return components(self, by); }},
           {"stringByAppendingPathComponent:",
            [](id self, SEL, id other) { return string(join(text_of(self), text_of(other))); }},
           {"stringByAppendingPathExtension:",
@@ -490,9 +489,7 @@ void define_strings() {
              return objc_retain(changes ? string(text_of(self)) : self);
            }},
           {"mutableCopy",
-           [](id self, SEL) {
-             return objc_retain(string(text_of(self), &class_NSMutableString));
-           }},
+           [](id self, SEL) { return objc_retain(string(text_of(self), &class_NSMutableString)); }},
           {"description", [](id self, SEL) { return self; }},
       },
       {
@@ -501,7 +498,8 @@ void define_strings() {
            [](id cls, SEL, id other) { return string(text_of(other), as_class(cls)); }},
           {"stringWithUTF8String:",
            [](id cls, SEL, const char* text) {
-             if (text == nullptr) raise(kInvalidArgument, "+[NSString stringWithUTF8String:]: NULL");
+             if (text == nullptr)
+               raise(kInvalidArgument, "+[NSString stringWithUTF8String:]: NULL");
              return string(text, as_class(cls));
            }},
           {"stringWithCString:",
@@ -536,12 +534,11 @@ void define_strings() {
       },
       {{"stringWithCapacity:", [](id cls, SEL, UInteger) { return string("", as_class(cls)); }}});
 
-  define<objc_object>(
-      METALOPS_OBJC_SYMBOLS(NSConstantString), &class_NSString,
-      {{"UTF8String", [](ConstantString* self, SEL method) {
-          return self->flags == kIsUtf16 ? utf8(self, method)
-                                         : static_cast<const char*>(self->data);
-        }}});
+  define<objc_object>(METALOPS_OBJC_SYMBOLS(NSConstantString), &class_NSString,
+                      {{"UTF8String", [](ConstantString* self, SEL method) {
+                          return self->flags == kIsUtf16 ? utf8(self, method)
+                                                         : static_cast<const char*>(self->data);
+                        }}});
   define<objc_object>(METALOPS_OBJC_SYMBOLS(NSTinyString), &class_NSString, {});
 }
 

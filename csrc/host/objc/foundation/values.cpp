@@ -99,10 +99,8 @@ void define_values() {
            [](Number* self, SEL, Number* other) { return compare_numbers(*self, *other); }},
           {"isEqual:", equals},
           {"isEqualToNumber:", equals},
-          {"hash",
-           [](Number* self, SEL) {
-             return static_cast<UInteger>(std::hash<double>()(self->real));
-           }},
+          {"hash", [](Number* self,
+                      SEL) { return static_cast<UInteger>(std::hash<double>()(self->real)); }},
           {"stringValue", text},
           {"description", text},
           {"copy", [](id self, SEL) { return objc_retain(self); }},

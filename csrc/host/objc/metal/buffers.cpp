@@ -98,7 +98,7 @@ id new_buffer_without_copy(void* memory, size_t bytes, UInteger options, id deal
 size_t allocated_bytes() { return allocated; }
 
 void define_buffers() {
-  const auto nothing = [](id, SEL, Range) {};
+  const auto unmodified = [](id, SEL, Range) {};
   const auto keep_current = [](id, SEL, UInteger) -> UInteger { return 2; };  // NonVolatile
   define<Buffer>(
       METALOPS_OBJC_SYMBOLS(MetalopsBuffer), &class_NSObject,
@@ -114,7 +114,7 @@ void define_buffers() {
              exec::note_address_taken(self->memory, self->bytes);
              return reinterpret_cast<uint64_t>(self->memory);
            }},
-          {"didModifyRange:", nothing},
+          {"didModifyRange:", unmodified},
           {"setPurgeableState:", keep_current},
           {"device", get_device},
           {"label", Accessors<&Buffer::label>::get},
@@ -131,28 +131,27 @@ void define_buffers() {
       {}, {"MTLBuffer", "MTLResource", "MTLAllocation"});
 
   // The memory of a tensor: self is its address. On a Mac torch makes shared, untracked buffers.
-  define<objc_object>(
-      METALOPS_OBJC_SYMBOLS(MetalopsMemory), &class_NSObject,
-      {
-          {"contents", [](id self, SEL) -> void* { return self; }},
-          {"length", length_of_memory},
-          {"allocatedSize", length_of_memory},
-          {"gpuAddress",
-           [](id self, SEL method) {
-             exec::note_address_taken(self, length_of_memory(self, method));
-             return reinterpret_cast<uint64_t>(self);
-           }},
-          {"didModifyRange:", nothing},
-          {"setPurgeableState:", keep_current},
-          {"device", get_device},
-          {"label", [](id, SEL) -> id { return nullptr; }},
-          {"setLabel:", [](id, SEL, id) {}},
-          {"storageMode", [](id, SEL) -> UInteger { return 0; }},
-          {"cpuCacheMode", [](id, SEL) -> UInteger { return 0; }},
-          {"hazardTrackingMode", [](id, SEL) -> UInteger { return 2; }},
-          {"resourceOptions", [](id, SEL) -> UInteger { return 0; }},
-      },
-      {}, {"MTLBuffer", "MTLResource", "MTLAllocation"});
+  define<objc_object>(METALOPS_OBJC_SYMBOLS(MetalopsMemory), &class_NSObject,
+                      {
+                          {"contents", [](id self, SEL) -> void* { return self; }},
+                          {"length", length_of_memory},
+                          {"allocatedSize", length_of_memory},
+                          {"gpuAddress",
+                           [](id self, SEL method) {
+                             exec::note_address_taken(self, length_of_memory(self, method));
+                             return reinterpret_cast<uint64_t>(self);
+                           }},
+                          {"didModifyRange:", unmodified},
+                          {"setPurgeableState:", keep_current},
+                          {"device", get_device},
+                          {"label", [](id, SEL) -> id { return nullptr; }},
+                          {"setLabel:", [](id, SEL, id) {}},
+                          {"storageMode", [](id, SEL) -> UInteger { return 0; }},
+                          {"cpuCacheMode", [](id, SEL) -> UInteger { return 0; }},
+                          {"hazardTrackingMode", [](id, SEL) -> UInteger { return 2; }},
+                          {"resourceOptions", [](id, SEL) -> UInteger { return 0; }},
+                      },
+                      {}, {"MTLBuffer", "MTLResource", "MTLAllocation"});
   memory_class = &class_MetalopsMemory;
 }
 

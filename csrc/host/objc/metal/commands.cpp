@@ -32,8 +32,7 @@ Guard& guard() {
 using Lock = std::unique_lock<std::mutex>;
 
 double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 // Handlers are called on a thread of their own, as on a Mac: the thread that commits may hold locks
@@ -223,9 +222,6 @@ void check_not_committed(CommandBuffer* self, SEL method) {
                                  : "");
 }
 
-void nothing(id, SEL) {}
-void nothing_with_object(id, SEL, id) {}
-
 void define_command_buffer() {
   define<CommandBuffer>(
       METALOPS_OBJC_SYMBOLS(MPSCommandBuffer), &class_NSObject,
@@ -365,7 +361,7 @@ void commit(id object, id self, SEL method) {
 
 void wait_until_completed(id object, id self, SEL method) {
   auto* buffer = static_cast<CommandBuffer*>(object);
-  // What was encoded on the stream has run, whether torch has committed it or not.
+  // All that was encoded on the stream has run, whether torch has committed it or not.
   if (buffer->is_of_stream && buffer->status < CommandBuffer::kCommitted) return;
   TORCH_CHECK(buffer->status >= CommandBuffer::kCommitted, written(self, method),
               ": the command buffer was not committed; on a Mac this blocks forever");

@@ -18,8 +18,6 @@ METALOPS_OBJC_CLASS(MetalopsCaptureScope)
 namespace metalops::objc {
 namespace {
 
-void nothing(id, SEL) {}
-
 // ---- captures
 
 struct CaptureDescriptor : objc_object {
@@ -74,8 +72,7 @@ void define_captures() {
 // ---- the device
 
 size_t memory_of_machine() {
-  return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) *
-         static_cast<size_t>(sysconf(_SC_PAGE_SIZE));
+  return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGE_SIZE));
 }
 
 // As an M3 with macOS 26, whose features the front end has.
@@ -103,9 +100,8 @@ void later(id block, F make) {
 }
 
 void define_the_device() {
-  define<objc_object>(
-      METALOPS_OBJC_SYMBOLS(MTLArchitecture), &class_NSObject,
-      {{"name", [](id, SEL) { return string("applegpu_g15s"); }}});
+  define<objc_object>(METALOPS_OBJC_SYMBOLS(MTLArchitecture), &class_NSObject,
+                      {{"name", [](id, SEL) { return string("applegpu_g15s"); }}});
 
   define<objc_object>(
       METALOPS_OBJC_SYMBOLS(MetalopsDevice), &class_NSObject,
@@ -219,16 +215,15 @@ void define_the_device() {
            }},
           {"newComputePipelineStateWithDescriptor:options:completionHandler:",
            [](id, SEL, id descriptor, UInteger, id block) {
-             submit(dispatch_get_global_queue(0, 0),
-                    [descriptor = Strong(descriptor), block = keep_block(block)] {
-                      void* pool = objc_autoreleasePoolPush();
-                      id failure = nullptr;
-                      const Strong made =
-                          Strong::taken(pipeline_of_descriptor(descriptor, &failure));
-                      id reflection = made.get() != nullptr ? reflection_of(made) : nullptr;
-                      call_block<void, id, id, id>(block.get(), made.get(), reflection, failure);
-                      objc_autoreleasePoolPop(pool);
-                    });
+             submit(dispatch_get_global_queue(0, 0), [descriptor = Strong(descriptor),
+                                                      block = keep_block(block)] {
+               void* pool = objc_autoreleasePoolPush();
+               id failure = nullptr;
+               const Strong made = Strong::taken(pipeline_of_descriptor(descriptor, &failure));
+               id reflection = made.get() != nullptr ? reflection_of(made) : nullptr;
+               call_block<void, id, id, id>(block.get(), made.get(), reflection, failure);
+               objc_autoreleasePoolPop(pool);
+             });
            }},
           {"newEvent", [](id, SEL) { return new_event(); }},
           {"newSharedEvent", [](id, SEL) { return new_event(); }},

@@ -44,34 +44,30 @@ id new_encoder(Class cls, id command_buffer) {
   return made;
 }
 
-void nothing(id, SEL) {}
-void nothing_with_object(id, SEL, id) {}
-
 void define_command_encoder() {
-  define<CommandEncoder>(
-      METALOPS_OBJC_SYMBOLS(MetalopsCommandEncoder), &class_NSObject,
-      {
-          {"device", get_device},
-          {"label", Accessors<&CommandEncoder::label>::get},
-          {"setLabel:", Accessors<&CommandEncoder::label>::set_copy},
-          {"insertDebugSignpost:", nothing_with_object},
-          {"pushDebugGroup:", nothing_with_object},
-          {"popDebugGroup", nothing},
-          // Commands run one after the other, so that all earlier ones are done.
-          {"updateFence:", nothing_with_object},
-          {"waitForFence:", nothing_with_object},
-          {"endEncoding",
-           [](CommandEncoder* self, SEL method) {
-             check_open(self, method);
-             end_encoding(self);
-           }},
-      },
-      {}, {"MTLCommandEncoder"});
+  define<CommandEncoder>(METALOPS_OBJC_SYMBOLS(MetalopsCommandEncoder), &class_NSObject,
+                         {
+                             {"device", get_device},
+                             {"label", Accessors<&CommandEncoder::label>::get},
+                             {"setLabel:", Accessors<&CommandEncoder::label>::set_copy},
+                             {"insertDebugSignpost:", nothing_with_object},
+                             {"pushDebugGroup:", nothing_with_object},
+                             {"popDebugGroup", nothing},
+                             // Commands run one after the other, so that all earlier ones are done.
+                             {"updateFence:", nothing_with_object},
+                             {"waitForFence:", nothing_with_object},
+                             {"endEncoding",
+                              [](CommandEncoder* self, SEL method) {
+                                check_open(self, method);
+                                end_encoding(self);
+                              }},
+                         },
+                         {}, {"MTLCommandEncoder"});
 }
 
 // ---- compute
 
-struct Binding {
+struct Bound {
   enum class Kind { kNothing, kMemory, kValue };
   Kind kind = Kind::kNothing;
   Place place;  // without memory for nil
@@ -79,7 +75,7 @@ struct Binding {
   std::string value;
 };
 
-using Table = std::array<Binding, msl::abi::kMaxBuffers>;
+using Table = std::array<Bound, msl::abi::kMaxBuffers>;
 using Lengths = std::array<uint32_t, msl::abi::kMaxBuffers>;
 
 struct ComputeEncoder : CommandEncoder {
@@ -89,7 +85,7 @@ struct ComputeEncoder : CommandEncoder {
   Lengths threadgroup{};
 };
 
-Binding& binding(ComputeEncoder* self, SEL method, UInteger index) {
+Bound& binding(ComputeEncoder* self, SEL method, UInteger index) {
   check_open(self, method);
   TORCH_CHECK_INDEX(index < msl::abi::kMaxBuffers, written(self, method),
                     ": Metal kernels have the indices 0 to ", msl::abi::kMaxBuffers - 1, ", not ",
@@ -99,28 +95,28 @@ Binding& binding(ComputeEncoder* self, SEL method, UInteger index) {
 
 void set_bytes(ComputeEncoder* self, SEL method, const char* bytes, UInteger length,
                UInteger index) {
-  Binding& to = binding(self, method, index);
+  Bound& to = binding(self, method, index);
   TORCH_CHECK_VALUE(length > 0, written(self, method), ": the length for index ", index, " is 0");
   TORCH_CHECK_VALUE(length <= kMaxBytesArgument, written(self, method), ": Metal passes at most ",
                     kMaxBytesArgument, " bytes by value, but index ", index, " was given ", length,
                     "; use a buffer");
-  to = Binding{Binding::Kind::kValue, {}, 0, std::string(bytes, length)};
+  to = Bound{Bound::Kind::kValue, {}, 0, std::string(bytes, length)};
 }
 
 void set_buffer(ComputeEncoder* self, SEL method, id buffer, UInteger offset, UInteger index) {
-  Binding& to = binding(self, method, index);
+  Bound& to = binding(self, method, index);
   if (buffer == nullptr) {  // of an empty tensor, or of an argument that the kernel does not use
-    to = Binding{Binding::Kind::kMemory, {}, 0, ""};
+    to = Bound{Bound::Kind::kMemory, {}, 0, ""};
     return;
   }
   Place place = place_of(buffer, self, method);
   check_range(place, offset, 0, self, method);
-  to = Binding{Binding::Kind::kMemory, std::move(place), offset, ""};
+  to = Bound{Bound::Kind::kMemory, std::move(place), offset, ""};
 }
 
 void set_buffer_offset(ComputeEncoder* self, SEL method, UInteger offset, UInteger index) {
-  Binding& to = binding(self, method, index);
-  TORCH_CHECK(to.kind == Binding::Kind::kMemory, written(self, method),
+  Bound& to = binding(self, method, index);
+  TORCH_CHECK(to.kind == Bound::Kind::kMemory, written(self, method),
               ": no buffer was set at index ", index);
   check_range(to.place, offset, 0, self, method);
   to.offset = offset;
@@ -128,10 +124,10 @@ void set_buffer_offset(ComputeEncoder* self, SEL method, UInteger offset, UInteg
 
 void bind(Encoder& encoder, const ComputeEncoder& from) {
   for (unsigned index = 0; index < from.table.size(); ++index) {
-    const Binding& one = from.table[index];
-    if (one.kind == Binding::Kind::kValue) {
+    const Bound& one = from.table[index];
+    if (one.kind == Bound::Kind::kValue) {
       encoder.set_bytes(index, one.value.data(), one.value.size());
-    } else if (one.kind == Binding::Kind::kMemory) {
+    } else if (one.kind == Bound::Kind::kMemory) {
       encoder.set_buffer(index, one.place.memory + one.offset, one.place.bytes - one.offset);
     }
   }
@@ -213,68 +209,56 @@ void dispatch_indirect(ComputeEncoder* self, SEL method, id buffer, UInteger off
 }
 
 void define_compute_encoder() {
-  define<ComputeEncoder>(METALOPS_OBJC_SYMBOLS(MetalopsComputeCommandEncoder),
-                         &class_MetalopsCommandEncoder,
-                         {
-                             {"dispatchType", Accessors<&ComputeEncoder::dispatch_type>::get},
-                             {"setComputePipelineState:",
-                              [](ComputeEncoder* self, SEL method, id state) {
-                                check_open(self, method);
-                                self->pipeline =
-                                    Strong(checked(state, &class_MetalopsComputePipelineState,
-                                                   "MTLComputePipelineState", self, method));
-                              }},
-                             {"setBytes:length:atIndex:", set_bytes},
-                             {"setBuffer:offset:atIndex:", set_buffer},
-                             {"setBufferOffset:atIndex:", set_buffer_offset},
-                             {"setBuffers:offsets:withRange:",
-                              [](ComputeEncoder* self, SEL method, const id* buffers,
-                                 const UInteger* offsets, Range range) {
-                                for (UInteger i = 0; i < range.length; ++i) {
-                                  set_buffer(self, method, buffers[i], offsets[i],
-                                             range.location + i);
-                                }
-                              }},
-                             {"setThreadgroupMemoryLength:atIndex:",
-                              [](ComputeEncoder* self, SEL method, UInteger length,
-                                 UInteger index) {
-                                binding(self, method, index);
-                                TORCH_CHECK_VALUE(
-                                    length <= msl::abi::kMaxThreadgroupBytes, written(self, method),
-                                    ": threadgroups have at most ", msl::abi::kMaxThreadgroupBytes,
-                                    " bytes of memory, but index ", index, " was given ", length);
-                                self->threadgroup[index] = static_cast<uint32_t>(length);
-                              }},
-                             {"dispatchThreads:threadsPerThreadgroup:",
-                              [](ComputeEncoder* self, SEL method, Size threads, Size group) {
-                                dispatch(self, method, threads_of(threads), group);
-                              }},
-                             {"dispatchThreadgroups:threadsPerThreadgroup:",
-                              [](ComputeEncoder* self, SEL method, Size groups, Size group) {
-                                dispatch(self, method, times(groups, group), group);
-                              }},
-                             {"dispatchThreadgroupsWithIndirectBuffer:indirectBufferOffset:"
-                              "threadsPerThreadgroup:",
-                              dispatch_indirect},
-                             // All memory is resident, and launches run one after the other.
-                             {"useResource:usage:",
-                              [](ComputeEncoder* self, SEL method, id, UInteger) {
-                                check_open(self, method);
-                              }},
-                             {"useResources:count:usage:",
-                              [](ComputeEncoder* self, SEL method, const id*, UInteger, UInteger) {
-                                check_open(self, method);
-                              }},
-                             {"memoryBarrierWithScope:",
-                              [](ComputeEncoder* self, SEL method, UInteger) {
-                                check_open(self, method);
-                              }},
-                             {"memoryBarrierWithResources:count:",
-                              [](ComputeEncoder* self, SEL method, const id*, UInteger) {
-                                check_open(self, method);
-                              }},
-                         },
-                         {}, {"MTLComputeCommandEncoder"});
+  define<ComputeEncoder>(
+      METALOPS_OBJC_SYMBOLS(MetalopsComputeCommandEncoder), &class_MetalopsCommandEncoder,
+      {
+          {"dispatchType", Accessors<&ComputeEncoder::dispatch_type>::get},
+          {"setComputePipelineState:",
+           [](ComputeEncoder* self, SEL method, id state) {
+             check_open(self, method);
+             self->pipeline = Strong(checked(state, &class_MetalopsComputePipelineState,
+                                             "MTLComputePipelineState", self, method));
+           }},
+          {"setBytes:length:atIndex:", set_bytes},
+          {"setBuffer:offset:atIndex:", set_buffer},
+          {"setBufferOffset:atIndex:", set_buffer_offset},
+          {"setBuffers:offsets:withRange:",
+           [](ComputeEncoder* self, SEL method, const id* buffers, const UInteger* offsets,
+              Range range) {
+             for (UInteger i = 0; i < range.length; ++i) {
+               set_buffer(self, method, buffers[i], offsets[i], range.location + i);
+             }
+           }},
+          {"setThreadgroupMemoryLength:atIndex:",
+           [](ComputeEncoder* self, SEL method, UInteger length, UInteger index) {
+             binding(self, method, index);
+             TORCH_CHECK_VALUE(length <= msl::abi::kMaxThreadgroupBytes, written(self, method),
+                               ": threadgroups have at most ", msl::abi::kMaxThreadgroupBytes,
+                               " bytes of memory, but index ", index, " was given ", length);
+             self->threadgroup[index] = static_cast<uint32_t>(length);
+           }},
+          {"dispatchThreads:threadsPerThreadgroup:",
+           [](ComputeEncoder* self, SEL method, Size threads, Size group) {
+             dispatch(self, method, threads_of(threads), group);
+           }},
+          {"dispatchThreadgroups:threadsPerThreadgroup:",
+           [](ComputeEncoder* self, SEL method, Size groups, Size group) {
+             dispatch(self, method, times(groups, group), group);
+           }},
+          {"dispatchThreadgroupsWithIndirectBuffer:indirectBufferOffset:"
+           "threadsPerThreadgroup:",
+           dispatch_indirect},
+          // All memory is resident, and launches run one after the other.
+          {"useResource:usage:",
+           [](ComputeEncoder* self, SEL method, id, UInteger) { check_open(self, method); }},
+          {"useResources:count:usage:", [](ComputeEncoder* self, SEL method, const id*, UInteger,
+                                           UInteger) { check_open(self, method); }},
+          {"memoryBarrierWithScope:",
+           [](ComputeEncoder* self, SEL method, UInteger) { check_open(self, method); }},
+          {"memoryBarrierWithResources:count:",
+           [](ComputeEncoder* self, SEL method, const id*, UInteger) { check_open(self, method); }},
+      },
+      {}, {"MTLComputeCommandEncoder"});
 }
 
 // ---- copies
@@ -315,9 +299,8 @@ void define_blit_encoder() {
              check_open(self, method);
              const Place target = place_of(buffer, self, method);
              check_range(target, range.location, range.length, self, method);
-             encode(self->commands(), [=] {
-               std::memset(target.memory + range.location, value, range.length);
-             });
+             encode(self->commands(),
+                    [=] { std::memset(target.memory + range.location, value, range.length); });
            }},
           {"synchronizeResource:",
            [](BlitEncoder* self, SEL method, id) { check_open(self, method); }},
@@ -346,9 +329,7 @@ void end_encoding(id encoder) {
 
 void encode_copy(CommandBuffer* buffer, const Place& from, UInteger from_offset, const Place& to,
                  UInteger to_offset, UInteger bytes) {
-  encode(buffer, [=] {
-    std::memmove(to.memory + to_offset, from.memory + from_offset, bytes);
-  });
+  encode(buffer, [=] { std::memmove(to.memory + to_offset, from.memory + from_offset, bytes); });
 }
 
 void define_encoders() {

@@ -149,35 +149,34 @@ struct CompileOptions : objc_object {
 
 void define_compile_options() {
   using Options = CompileOptions;
-  define<Options>(
-      METALOPS_OBJC_SYMBOLS(MTLCompileOptions), &class_NSObject,
-      {
-          {"preprocessorMacros", Accessors<&Options::macros>::get},
-          {"setPreprocessorMacros:", Accessors<&Options::macros>::set_copy},
-          {"fastMathEnabled", Accessors<&Options::fast_math>::get},
-          {"setFastMathEnabled:",
-           [](Options* self, SEL, bool fast) {
-             self->fast_math = fast;
-             self->math_mode = fast ? 2 : 0;
-           }},
-          {"mathMode", Accessors<&Options::math_mode>::get},
-          {"setMathMode:",
-           [](Options* self, SEL, long mode) {
-             self->math_mode = mode;
-             self->fast_math = mode == 2;
-           }},
-          {"mathFloatingPointFunctions", Accessors<&Options::functions>::get},
-          {"setMathFloatingPointFunctions:", Accessors<&Options::functions>::set},
-          {"languageVersion", Accessors<&Options::language>::get},
-          {"setLanguageVersion:", Accessors<&Options::language>::set},
-          {"libraryType", Accessors<&Options::type>::get},
-          {"setLibraryType:", Accessors<&Options::type>::set},
-          {"optimizationLevel", Accessors<&Options::optimization>::get},
-          {"setOptimizationLevel:", Accessors<&Options::optimization>::set},
-          {"preserveInvariance", Accessors<&Options::preserves_invariance>::get},
-          {"setPreserveInvariance:", Accessors<&Options::preserves_invariance>::set},
-      },
-      {}, {"NSCopying"});
+  define<Options>(METALOPS_OBJC_SYMBOLS(MTLCompileOptions), &class_NSObject,
+                  {
+                      {"preprocessorMacros", Accessors<&Options::macros>::get},
+                      {"setPreprocessorMacros:", Accessors<&Options::macros>::set_copy},
+                      {"fastMathEnabled", Accessors<&Options::fast_math>::get},
+                      {"setFastMathEnabled:",
+                       [](Options* self, SEL, bool fast) {
+                         self->fast_math = fast;
+                         self->math_mode = fast ? 2 : 0;
+                       }},
+                      {"mathMode", Accessors<&Options::math_mode>::get},
+                      {"setMathMode:",
+                       [](Options* self, SEL, long mode) {
+                         self->math_mode = mode;
+                         self->fast_math = mode == 2;
+                       }},
+                      {"mathFloatingPointFunctions", Accessors<&Options::functions>::get},
+                      {"setMathFloatingPointFunctions:", Accessors<&Options::functions>::set},
+                      {"languageVersion", Accessors<&Options::language>::get},
+                      {"setLanguageVersion:", Accessors<&Options::language>::set},
+                      {"libraryType", Accessors<&Options::type>::get},
+                      {"setLibraryType:", Accessors<&Options::type>::set},
+                      {"optimizationLevel", Accessors<&Options::optimization>::get},
+                      {"setOptimizationLevel:", Accessors<&Options::optimization>::set},
+                      {"preserveInvariance", Accessors<&Options::preserves_invariance>::get},
+                      {"setPreserveInvariance:", Accessors<&Options::preserves_invariance>::set},
+                  },
+                  {}, {"NSCopying"});
 }
 
 // The value of __METAL_VERSION__ for an MTLLanguageVersion; 0 where the program leaves it open.
@@ -263,46 +262,47 @@ std::string reason_for_absence(Library* self, const std::string& name) {
 }
 
 void define_library() {
-  define<Library>(
-      METALOPS_OBJC_SYMBOLS(MetalopsLibrary), &class_NSObject,
-      {
-          {"device", get_device},
-          {"label", Accessors<&Library::label>::get},
-          {"setLabel:", Accessors<&Library::label>::set_copy},
-          {"type", [](Library*, SEL) { return 0l; }},
-          {"functionNames",
-           [](Library* self, SEL) {
-             std::vector<id> names;
-             for (const auto& part : self->parts) {
-               for (const auto& name : part->library->names()) names.push_back(string(name));
-             }
-             return array(names);
-           }},
-          {"newFunctionWithName:",
-           [](Library* self, SEL, id name) {
-             id made = function_with_name(self, text_of(name), nullptr);
-             if (made == nullptr) {
-               const std::string reason = reason_for_absence(self, text_of(name));
-               if (!reason.empty()) TORCH_WARN("newFunctionWithName: '", text_of(name), "'", reason);
-             }
-             return made;
-           }},
-          {"newFunctionWithName:constantValues:error:",
-           [](Library* self, SEL method, id name, id values, id* out) {
-             if (values != nullptr) {
-               checked(values, &class_MTLFunctionConstantValues, "MTLFunctionConstantValues", self,
-                       method);
-             }
-             return or_error(out, kFunctionNotFound, "", [&] {
-               id made = function_with_name(self, text_of(name),
-                                            static_cast<ConstantValues*>(values));
-               TORCH_CHECK(made != nullptr, "The function '", text_of(name), "' does not exist",
-                           reason_for_absence(self, text_of(name)));
-               return made;
-             });
-           }},
-      },
-      {}, {"MTLLibrary"});
+  define<Library>(METALOPS_OBJC_SYMBOLS(MetalopsLibrary), &class_NSObject,
+                  {
+                      {"device", get_device},
+                      {"label", Accessors<&Library::label>::get},
+                      {"setLabel:", Accessors<&Library::label>::set_copy},
+                      {"type", [](Library*, SEL) { return 0l; }},
+                      {"functionNames",
+                       [](Library* self, SEL) {
+                         std::vector<id> names;
+                         for (const auto& part : self->parts) {
+                           for (const auto& name : part->library->names())
+                             names.push_back(string(name));
+                         }
+                         return array(names);
+                       }},
+                      {"newFunctionWithName:",
+                       [](Library* self, SEL, id name) {
+                         id made = function_with_name(self, text_of(name), nullptr);
+                         if (made == nullptr) {
+                           const std::string reason = reason_for_absence(self, text_of(name));
+                           if (!reason.empty())
+                             TORCH_WARN("newFunctionWithName: '", text_of(name), "'", reason);
+                         }
+                         return made;
+                       }},
+                      {"newFunctionWithName:constantValues:error:",
+                       [](Library* self, SEL method, id name, id values, id* out) {
+                         if (values != nullptr) {
+                           checked(values, &class_MTLFunctionConstantValues,
+                                   "MTLFunctionConstantValues", self, method);
+                         }
+                         return or_error(out, kFunctionNotFound, "", [&] {
+                           id made = function_with_name(self, text_of(name),
+                                                        static_cast<ConstantValues*>(values));
+                           TORCH_CHECK(made != nullptr, "The function '", text_of(name),
+                                       "' does not exist", reason_for_absence(self, text_of(name)));
+                           return made;
+                         });
+                       }},
+                  },
+                  {}, {"MTLLibrary"});
 }
 
 // ---- functions
@@ -332,17 +332,16 @@ void define_function() {
                                {"required", [](FunctionConstant*, SEL) { return false; }},
                            });
   constexpr UInteger kKernel = 3;  // MTLFunctionTypeKernel
-  define<Function>(
-      METALOPS_OBJC_SYMBOLS(MetalopsFunction), &class_NSObject,
-      {
-          {"device", get_device},
-          {"label", Accessors<&Function::label>::get},
-          {"setLabel:", Accessors<&Function::label>::set_copy},
-          {"functionType", [](Function*, SEL) { return kKernel; }},
-          {"name", [](Function* self, SEL) { return string(self->described->name); }},
-          {"functionConstantsDictionary", function_constants},
-      },
-      {}, {"MTLFunction"});
+  define<Function>(METALOPS_OBJC_SYMBOLS(MetalopsFunction), &class_NSObject,
+                   {
+                       {"device", get_device},
+                       {"label", Accessors<&Function::label>::get},
+                       {"setLabel:", Accessors<&Function::label>::set_copy},
+                       {"functionType", [](Function*, SEL) { return kKernel; }},
+                       {"name", [](Function* self, SEL) { return string(self->described->name); }},
+                       {"functionConstantsDictionary", function_constants},
+                   },
+                   {}, {"MTLFunction"});
 }
 
 // ---- pipelines
@@ -411,22 +410,22 @@ void define_pipelines() {
   define<Reflection>(METALOPS_OBJC_SYMBOLS(MTLComputePipelineReflection), &class_NSObject,
                      {{"bindings", Accessors<&Reflection::bindings>::get}});
 
-  define<PipelineState>(
-      METALOPS_OBJC_SYMBOLS(MetalopsComputePipelineState), &class_NSObject,
-      {
-          {"device", get_device},
-          {"label", Accessors<&PipelineState::label>::get},
-          {"maxTotalThreadsPerThreadgroup",
-           [](PipelineState* self, SEL) -> UInteger {
-             return self->pipeline->described->max_threads_per_threadgroup;
-           }},
-          {"threadExecutionWidth", [](PipelineState*, SEL) -> UInteger { return msl::abi::kSimdWidth; }},
-          {"staticThreadgroupMemoryLength",
-           [](PipelineState* self, SEL) -> UInteger {
-             return self->pipeline->described->static_threadgroup_bytes;
-           }},
-      },
-      {}, {"MTLComputePipelineState"});
+  define<PipelineState>(METALOPS_OBJC_SYMBOLS(MetalopsComputePipelineState), &class_NSObject,
+                        {
+                            {"device", get_device},
+                            {"label", Accessors<&PipelineState::label>::get},
+                            {"maxTotalThreadsPerThreadgroup",
+                             [](PipelineState* self, SEL) -> UInteger {
+                               return self->pipeline->described->max_threads_per_threadgroup;
+                             }},
+                            {"threadExecutionWidth",
+                             [](PipelineState*, SEL) -> UInteger { return msl::abi::kSimdWidth; }},
+                            {"staticThreadgroupMemoryLength",
+                             [](PipelineState* self, SEL) -> UInteger {
+                               return self->pipeline->described->static_threadgroup_bytes;
+                             }},
+                        },
+                        {}, {"MTLComputePipelineState"});
 }
 
 }  // namespace
@@ -442,14 +441,16 @@ id library_of_source(id source, id options, id* out) {
 }
 
 id library_of_bytes(const void* data, size_t bytes, id* out) {
-  return or_error(out, kUnsupported, "The library cannot be loaded: ",
-                  [&] { return new_library(opened(data, bytes)); });
+  return or_error(out, kUnsupported, "The library cannot be loaded: ", [&] {
+    return new_library(opened(data, bytes));
+  });
 }
 
 id library_of_file(const std::string& path, id* out) {
   return or_error(out, exists(path) ? kUnsupported : kFileNotFound,
-                  "The library '" + path + "' cannot be loaded: ",
-                  [&] { return new_library(open_metallib(path)); });
+                  "The library '" + path + "' cannot be loaded: ", [&] {
+                    return new_library(open_metallib(path));
+                  });
 }
 
 id new_pipeline_state(c10::intrusive_ptr<Pipeline> pipeline) {

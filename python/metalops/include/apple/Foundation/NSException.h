@@ -26,8 +26,8 @@ FOUNDATION_EXPORT NSExceptionName const NSMallocException;
 @property(readonly, copy) NSDictionary* userInfo;
 @end
 
-#define NSAssert(CONDITION, ...)                                                            \
-  do {                                                                                      \
+#define NSAssert(CONDITION, ...)                                                               \
+  do {                                                                                         \
     if (!(CONDITION)) [NSException raise:NSInternalInconsistencyException format:__VA_ARGS__]; \
   } while (0)
 #define NSCAssert NSAssert

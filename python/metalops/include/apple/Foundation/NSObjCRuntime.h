@@ -22,7 +22,10 @@
 #define NS_ENUM(TYPE, NAME) \
   enum NAME : TYPE NAME;    \
   enum NAME : TYPE
-#define NS_OPTIONS(TYPE, NAME) NS_ENUM(TYPE, NAME)
+// As in Apple's headers, options are numbers, which combine without casts.
+#define NS_OPTIONS(TYPE, NAME) \
+  TYPE NAME;                   \
+  enum : NAME
 #define NS_RETURNS_RETAINED __attribute__((ns_returns_retained))
 #define NS_RETURNS_NOT_RETAINED __attribute__((ns_returns_not_retained))
 #define NS_REQUIRES_NIL_TERMINATION __attribute__((sentinel))

@@ -37,7 +37,8 @@ typedef struct _NSZone NSZone;
 @protocol NSSecureCoding
 @end
 
-__attribute__((objc_root_class)) @interface NSObject <NSObject> {
+__attribute__((objc_root_class))
+@interface NSObject<NSObject> {
   Class isa;
 }
 + (void)load;

@@ -36,9 +36,7 @@ typedef NSUInteger NSStringCompareOptions;
                               encoding:(NSStringEncoding)encoding
                                  error:(NSError**)error;
 - (const char*)cStringUsingEncoding:(NSStringEncoding)encoding;
-- (BOOL)getCString:(char*)buffer
-         maxLength:(NSUInteger)length
-          encoding:(NSStringEncoding)encoding;
+- (BOOL)getCString:(char*)buffer maxLength:(NSUInteger)length encoding:(NSStringEncoding)encoding;
 - (NSUInteger)lengthOfBytesUsingEncoding:(NSStringEncoding)encoding;
 - (NSUInteger)maximumLengthOfBytesUsingEncoding:(NSStringEncoding)encoding;
 - (NSData*)dataUsingEncoding:(NSStringEncoding)encoding;

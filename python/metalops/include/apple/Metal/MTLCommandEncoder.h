@@ -1,4 +1,4 @@
-// What all encoders have in common.
+// The methods of all encoders.
 #pragma once
 #include <Metal/MTLBuffer.h>
 

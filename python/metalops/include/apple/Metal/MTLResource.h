@@ -1,4 +1,4 @@
-// What buffers and textures have in common.
+// Resources: the methods of buffers and textures alike.
 #pragma once
 #include <Metal/MTLTypes.h>
 

@@ -30,8 +30,9 @@ typedef struct {
   uint32_t threadgroupsPerGrid[3];
 } MTLDispatchThreadgroupsIndirectArguments;
 
-@protocol MTLDevice, MTLLibrary, MTLFunction, MTLComputePipelineState, MTLResource, MTLBuffer,
-    MTLTexture, MTLHeap, MTLCommandQueue, MTLCommandBuffer, MTLCommandEncoder,
-    MTLComputeCommandEncoder, MTLBlitCommandEncoder, MTLArgumentEncoder, MTLEvent, MTLSharedEvent,
-    MTLFence, MTLResidencySet, MTLCaptureScope, MTLDynamicLibrary, MTLBinaryArchive;
+@protocol MTLDevice
+, MTLLibrary, MTLFunction, MTLComputePipelineState, MTLResource, MTLBuffer, MTLTexture, MTLHeap,
+    MTLCommandQueue, MTLCommandBuffer, MTLCommandEncoder, MTLComputeCommandEncoder,
+    MTLBlitCommandEncoder, MTLArgumentEncoder, MTLEvent, MTLSharedEvent, MTLFence, MTLResidencySet,
+    MTLCaptureScope, MTLDynamicLibrary, MTLBinaryArchive;
 #endif

@@ -1,4 +1,4 @@
-// What programs allocate whole pages with on a Mac.
+// Functions with which programs for Macs allocate whole pages.
 #pragma once
 #include <mach/mach_time.h>
 #include <mach/vm_page_size.h>

@@ -33,7 +33,7 @@ OBJC_EXTERN void objc_setAssociatedObject(id object, const void* key, id value,
                                           objc_AssociationPolicy policy);
 OBJC_EXTERN id objc_getAssociatedObject(id object, const void* key);
 
-// What clang calls for ARC.
+// Functions that clang calls for ARC.
 OBJC_EXTERN id objc_retain(id object);
 OBJC_EXTERN void objc_release(id object);
 OBJC_EXTERN id objc_autorelease(id object);
