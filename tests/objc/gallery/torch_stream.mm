@@ -19,7 +19,7 @@ extern "C" void set_tensors(void* first, void* second) {
 extern "C" uint64_t length_of(void* memory) { return ((__bridge id<MTLBuffer>)memory).length; }
 extern "C" const char* error_of_length(void* memory) {
   static std::string text;
-  text = check::raised([&] { ((__bridge id<MTLBuffer>)memory).length; });
+  text = check::raised([&] { (void)[(__bridge id<MTLBuffer>)memory length]; });
   return text.c_str();
 }
 
