@@ -51,7 +51,7 @@ def _missing(platform: str) -> list[str]:
         "_build_info.py",
         "_stock_overloads.py",
         "_C.so",
-        *(["_host.so"] if platform == "linux" else []),
+        *(["_host.so", "_c_functions.so"] if platform == "linux" else []),
     ]
     return [name for name in needed if not os.path.exists(os.path.join(here, name))]
 

@@ -1,15 +1,28 @@
-"""The C++ source of what torch's c_shim_mps.h declares: C functions that call ATen operators with `mps` tensors.
+"""The C functions for `mps` that torch's headers declare and torch's build for Linux does not define.
 
-torch's build for a Mac generates and defines them, for the code of AOTInductor; the software device does so here when
-metalops is built. Their names, parameters and versions are read from the header of the installed torch.
+source() is the C++ source of what c_shim_mps.h declares, functions that call ATen operators with `mps` tensors: torch's
+build for a Mac generates and defines them, for the code of AOTInductor; the software device does so here when metalops
+is built. Names, parameters and versions are read from the header of the installed torch.
+
+On a Mac an extension that was built without metalops finds all these functions in torch's libraries. The software device
+defines them in a library whose names are private to those that link to it, so that its C++ classes hide nobody's, and
+build() makes a library of jumps to them, which make_global() loads for everybody.
 """
 
 from __future__ import annotations
 
+import ctypes
+import itertools
+import os
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
 _HEADER = "torch/csrc/inductor/aoti_torch/generated/c_shim_mps.h"
+_KERNELS = "torch/csrc/inductor/aoti_torch/c/shim_mps.h"
+_NAME = re.compile(r"\baoti_torch_mps_\w+(?=\()")
+JUMPS = "_c_functions.so"
 _FUNCTION = re.compile(r"AOTI_TORCH_EXPORT AOTITorchError aoti_torch_mps_(\w+)\((.*)\);")
 # The first parameter of an argument and, for a list or device, the second: its length or index.
 _ARGUMENT = re.compile(r"(?<=[ *])(\w+)(?:, \w+ (\w+_(?:len|index)_))?(?=,|$)")
@@ -40,3 +53,65 @@ def _definition(name: str, parameters: str) -> str:
         f"AOTITorchError aoti_torch_mps_{name}({parameters}) {{\n"
         f'  return call("{name}", {{{", ".join(arguments)}}}, {{{", ".join(results)}}});\n}}\n'
     )
+
+
+def names(include: str) -> list[str]:
+    """Returns the names of all functions, for torch's folder of headers."""
+    text = "".join(
+        (Path(include) / header).read_text(encoding="utf-8") for header in (_HEADER, _KERNELS)
+    )
+    # Declared among functions for all devices, since torch 2.14.
+    return sorted({*_NAME.findall(text), "torch_mps_set_arg_bytes"})
+
+
+_JUMPS = """\
+// Functions that jump to the addresses in a table, whatever their parameters are.
+#if defined(__x86_64__)
+#define JUMP(offset) "jmp *metalops_c_functions+" #offset "(%rip)"
+#elif defined(__aarch64__)
+#define JUMP(offset)                                         \\
+  "adrp x16, metalops_c_functions+" #offset "\\n"            \\
+  "ldr x16, [x16, :lo12:metalops_c_functions+" #offset "]\\n" \\
+  "br x16"
+#endif
+#define FUNCTION(name, offset)                                                          \\
+  __asm__(".pushsection .text\\n.balign 16\\n.globl " #name "\\n.type " #name              \\
+          ", %function\\n" #name ":\\n" JUMP(offset) "\\n.size " #name ", .-" #name        \\
+          "\\n.popsection");
+__attribute__((visibility("hidden"))) void* metalops_c_functions[COUNT];
+void metalops_set_c_function(unsigned index, void* address) { metalops_c_functions[index] = address; }
+const char* const metalops_c_function_names[] = {
+#ifdef JUMP
+NAMES
+#endif
+  0
+};
+#ifdef JUMP
+FUNCTIONS
+#endif
+"""
+
+
+def build(include: str, compiler: str, output: str) -> None:
+    """Compiles the library of jumps, which is empty for other processors than x86-64 and AArch64. Raises CalledProcessError."""
+    functions = names(include)
+    text = (
+        _JUMPS.replace("COUNT", str(len(functions)))
+        .replace("NAMES", "\n".join(f'  "{name}",' for name in functions))
+        .replace(
+            "FUNCTIONS", "\n".join(f"FUNCTION({name}, {8 * i})" for i, name in enumerate(functions))
+        )
+    )
+    command = [*shlex.split(compiler), "-x", "c", "-", "-shared", "-fPIC", "-o", output]
+    subprocess.run(command, input=text, text=True, check=True)
+
+
+def make_global(package: str, host_library: str) -> None:
+    """Loads the library of jumps from the folder of the package, for all libraries of the process."""
+    jumps = ctypes.CDLL(os.path.join(package, JUMPS), mode=ctypes.RTLD_GLOBAL)
+    host = ctypes.CDLL(host_library)
+    jumps.metalops_set_c_function.argtypes = (ctypes.c_uint, ctypes.c_void_p)
+    listed = ctypes.cast(jumps.metalops_c_function_names, ctypes.POINTER(ctypes.c_char_p))
+    for index in itertools.takewhile(lambda i: listed[i] is not None, itertools.count()):
+        function = getattr(host, listed[index].decode())
+        jumps.metalops_set_c_function(index, ctypes.cast(function, ctypes.c_void_p))

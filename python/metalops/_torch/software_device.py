@@ -15,7 +15,7 @@ import platform
 import torch
 
 from .. import _host
-from . import stock
+from . import c_shim, stock
 from .internals import (
     add_mps,
     add_mps_streams,
@@ -37,6 +37,7 @@ def bring_up() -> None:
     served, unserved = _host.register_stock_operators(sorted(stock.stock_overloads()))
     _stand_ins, _without_kernel = frozenset(served), frozenset(unserved)
     _host.register_sparse_operators(*map(sorted, stock.sparse_overloads()))
+    c_shim.make_global(os.path.dirname(_host.__file__), _host.__file__)
     _forget_cached_answers()
     _add_missing_functions()
     if has_mps_streams():
