@@ -203,6 +203,132 @@ def test_stock_operators_are_queued(operation):
     assert host(x).eq(1).all()
 
 
+CONV = torch.ops.aten.convolution_backward
+
+# name -> a function that sets x, 8 zeros, to ones; k: a convolution kernel that changes nothing.
+QUEUED = {
+    "random": lambda x, k: x.copy_(x.normal_().isfinite()),
+    "random factory": lambda x, k: x.copy_(torch.randn_like(x).isfinite()),
+    "bernoulli": lambda x, k: x.bernoulli_(1.0),
+    "random permutation": lambda x, k: x.copy_(torch.randperm(8, device="mps") >= 0),
+    "out": lambda x, k: torch.add(x, 1, out=x),
+    "new out": lambda x, k: x.copy_(torch.cos(x, out=torch.empty(0, device="mps"))),
+    "two outs": lambda x, k: x.copy_(
+        torch.max(
+            torch.cos(x).view(4, 2),
+            1,
+            out=(torch.empty(4, device="mps"), torch.empty(4, dtype=torch.long, device="mps")),
+        )[0].repeat(2)
+    ),
+    "list of outs": lambda x, k: torch.split_with_sizes_copy(x + 1, [3, 5], out=(x[:3], x[3:])),
+    "index": lambda x, k: x.copy_((x + 1)[torch.arange(8, device="mps")]),
+    "index on the CPU": lambda x, k: x.copy_((x + 1)[torch.arange(8)]),
+    "index_put": lambda x, k: x.index_put_((torch.arange(8, device="mps"),), x + 1),
+    "slice": lambda x, k: x.__setitem__(slice(None), 1),
+    "convolution": lambda x, k: x.copy_(torch.conv1d((x + 1).view(1, 1, 8), k, padding=1).view(8)),
+    "transposed convolution": lambda x, k: x.copy_(
+        torch.conv_transpose1d((x + 1).view(1, 1, 8), k, padding=1).view(8)
+    ),
+    "gradient of a convolution": lambda x, k: x.copy_(
+        CONV(
+            (x + 1).view(1, 1, 8), x.view(1, 1, 8), k, [1], [1], [1], [1], False, [0], 1, [True] * 3
+        )[0].view(8)
+    ),
+    "attention": lambda x, k: x.copy_(
+        torch.ops.aten._scaled_dot_product_attention_math_for_mps(*[(x + 1).view(1, 1, 8, 1)] * 3)[
+            0
+        ].view(8)
+    ),
+    "list of results": lambda x, k: x.copy_(torch.cat(torch._foreach_add([x[:3], x[3:]], 1))),
+    "list in place": lambda x, k: torch._foreach_add_([x[:3], x[3:]], 1),
+}
+
+
+@pytest.mark.parametrize("name", QUEUED)
+def test_calls_of_all_kinds_are_queued(name):
+    x, before, kernel = zeros(8), zeros(8), zeros(1, 1, 3)
+    kernel[0, 0, 1] = 1
+    stream = torch.mps.Stream()
+    with torch.mps.stream(stream):
+        before.add_(1)
+        QUEUED[name](x, kernel)
+    assert host(before).eq(0).all() and host(x).eq(0).all()
+    stream.synchronize()
+    assert host(before).eq(1).all() and host(x).eq(1).all()
+
+
+def test_queued_indices_keep_the_values_of_their_call():
+    x = torch.arange(8.0, device="mps")
+    index = torch.arange(8)
+    with torch.mps.stream(torch.mps.Stream()):
+        y = x[index]
+        index.fill_(0)
+    torch.mps.synchronize()
+    assert y.tolist() == list(range(8))
+
+
+def test_random_numbers_follow_the_order_of_the_calls():
+    def draw(first, second):
+        torch.mps.manual_seed(3)
+        with torch.mps.stream(first):
+            x = torch.rand(5, device="mps")
+        with torch.mps.stream(second):
+            y = torch.empty(5, device="mps").normal_()
+        z = torch.randint(100, (5,), device="mps")
+        second.synchronize()
+        torch.mps.synchronize()
+        return [t.tolist() for t in (x, y, z)] + [torch.mps.get_rng_state().tolist()]
+
+    default = torch.mps.default_stream()
+    assert draw(torch.mps.Stream(), torch.mps.Stream()) == draw(default, default)
+
+
+def test_outputs_are_checked_and_resized_at_the_call():
+    x = torch.arange(8.0, device="mps")
+    torch.mps.synchronize()
+    with torch.mps.stream(torch.mps.Stream()):
+        with pytest.raises(RuntimeError, match="single memory location"):
+            torch.add(x[:-1], 1, out=x[1:])
+        with pytest.raises(RuntimeError, match="single memory location"):
+            x[1:].add_(x[:-1])
+        with pytest.raises(RuntimeError, match="can't be cast"):
+            torch.add(x, 1, out=torch.empty(8, dtype=torch.int, device="mps"))
+        with pytest.warns(UserWarning, match="An output with one or more elements was resized"):
+            y = torch.mul(x.view(2, 4).t(), 2, out=torch.empty(3, device="mps"))
+        z = x.clone()
+        with pytest.warns(UserWarning, match="resized"):
+            torch.sum(z.view(2, 4), 0, out=z)  # the result has the memory of the input
+        assert z.shape == (4,)
+    expected = torch.empty(3)
+    with pytest.warns(UserWarning, match="resized"):
+        torch.mul(torch.arange(8.0).view(2, 4).t(), 2, out=expected)
+    assert y.stride() == expected.stride()
+    torch.mps.synchronize()
+    assert y.tolist() == expected.tolist()
+
+
+def test_an_index_out_of_range_is_raised_where_it_is_waited_for():
+    x = zeros(8)
+    stream = torch.mps.Stream()
+    with torch.mps.stream(stream):
+        x[torch.full((2,), 9, device="mps")]
+    with pytest.raises(IndexError, match="index 9 is out of bounds"):
+        stream.synchronize()
+
+
+def test_sparse_operators_run_after_the_queue():
+    x = zeros(4, 4)
+    stream = torch.mps.Stream()
+    with torch.mps.stream(stream):
+        x.fill_diagonal_(2.0)
+        sparse = x.to_sparse()
+        product = torch.sparse.mm(sparse, x)
+        total = (sparse + sparse).coalesce().values()
+    stream.synchronize()
+    assert product.tolist() == (4 * torch.eye(4)).tolist()
+    assert total.tolist() == [4.0] * 4
+
+
 def test_operators_that_cannot_be_queued_run_after_the_queue(shader):
     x = zeros(8)
     stream = torch.mps.Stream()

@@ -615,8 +615,10 @@ void resize(const c10::Storage& mps_storage, size_t bytes) {
   TORCH_CHECK(impl->resizable(), "Trying to resize storage that is not resizable");
   c10::DataPtr memory = allocate_block(bytes);
   const size_t kept = std::min(bytes, impl->nbytes());
-  streams::before_direct_work();
-  if (kept != 0) std::memcpy(memory.get(), impl->data(), kept);
+  if (kept != 0) {
+    streams::before_direct_work();
+    std::memcpy(memory.get(), impl->data(), kept);
+  }
   internals::replace_memory(mps_storage, std::move(memory), bytes);
 }
 

@@ -7,7 +7,9 @@
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linear_native.h>
 #include <ATen/ops/mul.h>
@@ -16,6 +18,8 @@
 #include <ATen/ops/zeros_like.h>
 #include <device/aliases.h>
 #include <device/recorder.h>
+#include <device/stand_in.h>
+#include <device/stream_work.h>
 #include <metalops/sym_ints.h>
 #include <torch/library.h>
 
@@ -43,6 +47,51 @@ c10::MemoryFormat format_of_convolution(const Tensor& input, const Tensor& weigh
   return input.dim() == 5 ? c10::MemoryFormat::ChannelsLast3d : c10::MemoryFormat::ChannelsLast;
 }
 
+// A call of torch's composition on the memory of mps tensors.
+class CpuComposition {
+ public:
+  // `arguments`: the operator's first ones.
+  CpuComposition(const char* name, const torch::jit::Stack& arguments)
+      : name_(name), aliases_(begin(name, arguments)) {}
+
+  template <class T>
+  T to_cpu(const T& tensor) {
+    return aliases_.to_cpu(tensor);
+  }
+
+  // Returns the mps tensors of what `compute` returns, a vector; other streams than the default one
+  // queue it. `metas` then returns meta tensors like the results.
+  template <class Compute, class Metas>
+  std::vector<Tensor> run(Compute compute, Metas metas) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    if (!streams::is_current_default()) return queue_results(name_, aliases_, metas(), compute);
+    std::vector<Tensor> results = compute();
+    for (Tensor& result : results) {
+      result = aliases_.to_mps(result);
+      if (is_stream_work()) check_results(name_, c10::IValue(result));
+    }
+    return results;
+  }
+
+ private:
+  static Aliases::Call begin(const char* name, const torch::jit::Stack& arguments) {
+    record_stand_in(name);
+    if (is_stream_work()) check_arguments(name, find_overload(name)->schema(), arguments);
+    return streams::is_current_default() ? Aliases::Call::kNow : Aliases::Call::kQueued;
+  }
+
+  const char* const name_;
+  Aliases aliases_;
+};
+
+Tensor like_on_meta(const Tensor& tensor) {
+  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
+}
+
+optional<Tensor> like_on_meta(const optional<Tensor>& tensor) {
+  return tensor && tensor->defined() ? optional<Tensor>(like_on_meta(*tensor)) : std::nullopt;
+}
+
 Tensor convolution(const Tensor& input, const Tensor& weight, const optional<Tensor>& bias,
                    IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
                    IntArrayRef output_padding, int64_t groups) {
@@ -52,13 +101,23 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const optional<Ten
               "Convolution is supported only for Floating types");
   TORCH_CHECK(!transposed || input.dim() != 5 || !at::isReducedFloatingType(input.scalar_type()),
               "ConvTranspose 3D with BF16 or FP16 types is not supported on MPS");
-  record_stand_in("aten::convolution_overrideable");
-  Aliases aliases;
-  at::AutoDispatchBelowADInplaceOrView guard;
-  const Tensor output =
-      at::convolution(aliases.to_cpu(input), aliases.to_cpu(weight), aliases.to_cpu(bias), stride,
-                      padding, dilation, transposed, output_padding, groups);
-  return aliases.to_mps(output.contiguous(format_of_convolution(input, weight)));
+  const c10::MemoryFormat format = format_of_convolution(input, weight);
+  CpuComposition call("aten::convolution_overrideable", {input, weight, bias});
+  const auto compute = [=, x = call.to_cpu(input), w = call.to_cpu(weight), b = call.to_cpu(bias),
+                        stride = stride.vec(), padding = padding.vec(), dilation = dilation.vec(),
+                        output_padding = output_padding.vec()] {
+    return std::vector{
+        at::convolution(x, w, b, stride, padding, dilation, transposed, output_padding, groups)
+            .contiguous(format)};
+  };
+  return call.run(compute, [&] {
+    const auto sizes = transposed
+                           ? at::native::conv_input_size(input.sizes(), weight.sizes(), padding,
+                                                         output_padding, stride, dilation, groups)
+                           : at::native::conv_output_size(input.sizes(), weight.sizes(), padding,
+                                                          stride, dilation);
+    return std::vector{at::empty(sizes, input.options().device(at::kMeta), format)};
+  })[0];
 }
 
 std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, const Tensor& input,
@@ -67,18 +126,28 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, cons
                                                         bool transposed, IntArrayRef output_padding,
                                                         int64_t groups,
                                                         std::array<bool, 3> output_mask) {
-  record_stand_in("aten::convolution_backward_overrideable");
-  Aliases aliases;
-  at::AutoDispatchBelowADInplaceOrView guard;
-  const std::vector<int64_t> bias_sizes{transposed ? weight.size(1) * groups : weight.size(0)};
-  auto [grad_input, grad_weight, grad_bias] =
-      at::convolution_backward(aliases.to_cpu(grad), aliases.to_cpu(input), aliases.to_cpu(weight),
-                               at::OptionalIntArrayRef(bias_sizes), stride, padding, dilation,
-                               transposed, output_padding, groups, output_mask);
   const c10::MemoryFormat format = format_of_convolution(input, weight);
-  if (grad_input.defined()) grad_input = grad_input.contiguous(format);
-  if (grad_weight.defined()) grad_weight = grad_weight.contiguous(format);
-  return {aliases.to_mps(grad_input), aliases.to_mps(grad_weight), aliases.to_mps(grad_bias)};
+  const std::vector<int64_t> bias_sizes{transposed ? weight.size(1) * groups : weight.size(0)};
+  CpuComposition call("aten::convolution_backward_overrideable", {grad, input, weight});
+  const auto compute = [=, g = call.to_cpu(grad), x = call.to_cpu(input), w = call.to_cpu(weight),
+                        stride = stride.vec(), padding = padding.vec(), dilation = dilation.vec(),
+                        output_padding = output_padding.vec()] {
+    auto [grad_input, grad_weight, grad_bias] =
+        at::convolution_backward(g, x, w, at::OptionalIntArrayRef(bias_sizes), stride, padding,
+                                 dilation, transposed, output_padding, groups, output_mask);
+    if (grad_input.defined()) grad_input = grad_input.contiguous(format);
+    if (grad_weight.defined()) grad_weight = grad_weight.contiguous(format);
+    return std::vector{grad_input, grad_weight, grad_bias};
+  };
+  const auto results = call.run(compute, [&] {
+    const at::TensorOptions meta = input.options().device(at::kMeta);
+    std::vector<Tensor> metas(3);
+    if (output_mask[0]) metas[0] = at::empty(input.sizes(), meta, format);
+    if (output_mask[1]) metas[1] = at::empty(weight.sizes(), meta, format);
+    if (output_mask[2]) metas[2] = at::empty(bias_sizes, meta);
+    return metas;
+  });
+  return {results[0], results[1], results[2]};
 }
 
 std::tuple<Tensor, Tensor> attention_math(const Tensor& query, const Tensor& key,
@@ -90,13 +159,22 @@ std::tuple<Tensor, Tensor> attention_math(const Tensor& query, const Tensor& key
     return at::_scaled_dot_product_attention_math(query, key, value, mask, dropout, causal,
                                                   dropout_mask, scale, enable_gqa);
   }
-  record_stand_in("aten::_scaled_dot_product_attention_math_for_mps");
-  Aliases aliases;
-  at::AutoDispatchBelowADInplaceOrView guard;
-  auto [output, weights] = at::_scaled_dot_product_attention_math(
-      aliases.to_cpu(query), aliases.to_cpu(key), aliases.to_cpu(value), aliases.to_cpu(mask),
-      dropout, causal, aliases.to_cpu(dropout_mask), scale, enable_gqa);
-  return {aliases.to_mps(output), aliases.to_mps(weights)};
+  CpuComposition call("aten::_scaled_dot_product_attention_math_for_mps",
+                      {query, key, value, mask});
+  const auto attend = [=](const Tensor& q, const Tensor& k, const Tensor& v,
+                          const optional<Tensor>& m, const optional<Tensor>& d) {
+    auto [output, weights] =
+        at::_scaled_dot_product_attention_math(q, k, v, m, dropout, causal, d, scale, enable_gqa);
+    return std::vector{output, weights};
+  };
+  const auto compute = [=, q = call.to_cpu(query), k = call.to_cpu(key), v = call.to_cpu(value),
+                        m = call.to_cpu(mask),
+                        d = call.to_cpu(dropout_mask)] { return attend(q, k, v, m, d); };
+  const auto results = call.run(compute, [&] {
+    return attend(like_on_meta(query), like_on_meta(key), like_on_meta(value), like_on_meta(mask),
+                  like_on_meta(dropout_mask));
+  });
+  return {results[0], results[1]};
 }
 
 // Makes the checks of torch's own composition.

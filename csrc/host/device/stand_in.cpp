@@ -1,8 +1,6 @@
 // StandIn: calls CPU kernels on the memory of mps arguments, boxed and unboxed.
-#include <ATen/ThreadLocalState.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/CPUFallback.h>
-#include <ATen/ops/empty_strided.h>
 #include <device/aliases.h>
 #include <device/device.h>
 #include <device/generator.h>
@@ -14,6 +12,7 @@
 #include <torch/library.h>
 #include <torch_internals.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -24,6 +23,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace metalops::device {
 namespace {
@@ -57,7 +57,7 @@ class StandIn final : public c10::OperatorKernel {
         takes_indices_(takes_indices(op.schema().name())),
         refusal_(cpu_key == c10::DispatchKey::CPU ? find_refusal(op.schema().name()) : nullptr),
         mutable_(op.schema().is_mutable()),
-        queueable_(cpu_key == c10::DispatchKey::CPU && is_queueable(op.schema())),
+        queueable_(cpu_key == c10::DispatchKey::CPU && is_queueable(op)),
         kernel_(op, cpu_key) {
     const auto& arguments = op.schema().arguments();
     for (size_t i = 0; i < arguments.size(); ++i) {
@@ -71,23 +71,18 @@ class StandIn final : public c10::OperatorKernel {
     const size_t first = stack->size() - arguments;
     if (refusal_ != nullptr) refusal_(c10::ArrayRef<c10::IValue>(stack->data() + first, arguments));
     if (takes_indices_) check_indexed((*stack)[first].toTensor());
-    std::optional<std::vector<at::Tensor>> queued;
+    std::optional<MetaCall> queued;
     if (is_stream_work()) {
       const c10::ArrayRef<c10::IValue> given(stack->data() + first, arguments);
       check_arguments(name_, op.schema(), given);
-      const bool queueable = queueable_ && !generator_at_ && !takes_indices_;
-      if (queueable && !streams::is_current_default()) queued = meta_results(op, given);
+      if (queueable_ && !streams::is_current_default()) queued = call_on_meta(op, given);
+      if (queued) resize_outputs(name_, op.schema(), given, *queued);
     }
     Aliases aliases(queued ? Aliases::Call::kQueued : Aliases::Call::kNow);
     std::optional<bool> to_mps;  // requested by a device argument
     for (size_t i = first; i < stack->size(); ++i) to_cpu((*stack)[i], aliases, to_mps);
     aliases.check_same_device();
     const bool wrap = to_mps.value_or(aliases.saw_mps());
-    if (C10_UNLIKELY(queued.has_value())) {
-      queue(op, stack, aliases, *queued);
-      return;
-    }
-
     std::optional<RandomStream> random;
     // An mps generator also dispatches here with CPU tensors. They get the CPU kernel, which
     // rejects the generator.
@@ -97,14 +92,15 @@ class StandIn final : public c10::OperatorKernel {
                                              : std::nullopt);
       generator = random->cpu();
     }
+    if (C10_UNLIKELY(queued.has_value())) {
+      queue(op, stack, aliases, queued->results, random);
+      return;
+    }
     kernel_.call(op, stack);
     if (mutable_) aliases.write_back();
     const size_t returns = op.schema().returns().size();
     const size_t first_return = stack->size() - returns;
-    if (random) {
-      const bool tensor = returns != 0 && (*stack)[first_return].isTensor();
-      random->advance(tensor ? (*stack)[first_return].toTensor().numel() : 1);
-    }
+    if (random) advance(*random, returns == 0 ? c10::IValue() : (*stack)[first_return]);
     for (size_t i = first_return; i < stack->size(); ++i) from_cpu((*stack)[i], aliases, wrap);
     if (is_stream_work()) {
       check_results(name_, c10::ArrayRef<c10::IValue>(stack->data() + first_return, returns));
@@ -150,48 +146,86 @@ class StandIn final : public c10::OperatorKernel {
                 self.device(), ")");
   }
 
+  // `result`: the first one, if any.
+  static void advance(RandomStream& random, const c10::IValue& result) {
+    random.advance(result.isTensor() ? result.toTensor().numel() : 1);
+  }
+
   // Queues a call whose arguments on the stack are those of the CPU kernel; results take their
   // place. `metas`: like the results.
   void queue(const c10::OperatorHandle& op, torch::jit::Stack* stack, Aliases& aliases,
-             const std::vector<at::Tensor>& metas) {
-    const size_t first = stack->size() - op.schema().arguments().size();
+             const torch::jit::Stack& metas, std::optional<RandomStream>& random) {
+    const auto& schema = op.schema();
+    const size_t first = stack->size() - schema.arguments().size();
+    if (random) advance(*random, metas.empty() ? c10::IValue() : metas[0]);
     torch::jit::Stack arguments;
     for (size_t i = first; i < stack->size(); ++i) arguments.push_back(own((*stack)[i], aliases));
-    std::vector<at::Tensor> outputs;  // on the CPU, as the arguments
-    torch::jit::Stack results;
-    if (mutable_) {
-      results.emplace_back(aliases.to_mps((*stack)[first].toTensor()));
-    } else {
-      for (const at::Tensor& meta : metas) {
-        at::Tensor result =
-            at::empty_strided(meta.sizes(), meta.strides(), meta.options().device(kDevice));
-        outputs.push_back(aliases.to_cpu(result));
-        results.emplace_back(std::move(result));
-      }
-      check_results(name_, results);
+
+    std::vector<at::Tensor> made;
+    for (size_t i = 0; i < metas.size(); ++i) {
+      if (is_made(schema.returns()[i])) add_tensors(metas[i], made);
     }
-    streams::submit(name_, [this, op, arguments = std::move(arguments), outputs,
-                            state = at::ThreadLocalState()]() mutable {
-      const at::ThreadLocalStateGuard as_at_the_call(state);
-      kernel_.call(op, &arguments);
-      const at::AutoDispatchBelowADInplaceOrView guard;
-      for (size_t i = 0; i < outputs.size(); ++i) {
-        const at::Tensor& result = arguments[i].toTensor();
-        TORCH_INTERNAL_ASSERT(result.sizes() == outputs[i].sizes(), "the meta kernel of ", name_,
-                              " differs from that of the CPU");
-        outputs[i].copy_(result);
+    made =
+        queue_results(name_, aliases, made, [this, op, arguments = std::move(arguments)]() mutable {
+          kernel_.call(op, &arguments);
+          std::vector<at::Tensor> computed;
+          for (size_t i = 0; i < arguments.size(); ++i) {
+            if (is_made(op.schema().returns()[i])) add_tensors(arguments[i], computed);
+          }
+          return computed;
+        });
+
+    torch::jit::Stack results;
+    auto next = made.begin();
+    for (size_t i = 0; i < metas.size(); ++i) {
+      if (!is_made(schema.returns()[i])) {
+        results.push_back((*stack)[first + written_argument(schema, schema.returns()[i])]);
+        from_cpu(results.back(), aliases, true);
+      } else if (metas[i].isTensor()) {
+        results.emplace_back(*next++);
+      } else {
+        c10::List<at::Tensor> list;
+        for (size_t k = metas[i].toListRef().size(); k != 0; --k) list.push_back(*next++);
+        results.emplace_back(std::move(list));
       }
-    });
-    torch::jit::drop(*stack, op.schema().arguments().size());
+    }
+    torch::jit::drop(*stack, schema.arguments().size());
     for (c10::IValue& result : results) stack->push_back(std::move(result));
   }
 
-  // Copies a number on the CPU, which the host may change before the call runs.
+  // Returns true for a result that is not one of the arguments.
+  static bool is_made(const c10::Argument& result) { return result.alias_info() == nullptr; }
+
+  // Returns the position of the argument that a result is.
+  static size_t written_argument(const c10::FunctionSchema& schema, const c10::Argument& result) {
+    const auto& arguments = schema.arguments();
+    const auto found =
+        std::find_if(arguments.begin(), arguments.end(), [&](const c10::Argument& argument) {
+          return argument.alias_info() != nullptr && *argument.alias_info() == *result.alias_info();
+        });
+    TORCH_INTERNAL_ASSERT(found != arguments.end());
+    return static_cast<size_t>(found - arguments.begin());
+  }
+
+  static void add_tensors(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
+    visit_tensors(value, [&](const at::Tensor& tensor) { tensors.push_back(tensor); });
+  }
+
+  // Copies what the host may change before the call runs: numbers and indices on the CPU.
   static c10::IValue own(const c10::IValue& value, const Aliases& aliases) {
-    if (!value.isTensor() || !value.toTensor().defined()) return value;
-    const at::Tensor& tensor = value.toTensor();
-    if (internals::is_wrapped_number(tensor) || aliases.is_alias(tensor)) return value;
-    return tensor.clone();
+    if (value.isTensor()) return own(value.toTensor(), aliases);
+    if (!value.isOptionalTensorList()) return value;
+    c10::List<std::optional<at::Tensor>> list;
+    for (const auto& tensor : value.toOptionalTensorVector()) {
+      list.push_back(tensor ? std::optional<at::Tensor>(own(*tensor, aliases)) : std::nullopt);
+    }
+    return list;
+  }
+
+  static at::Tensor own(const at::Tensor& tensor, const Aliases& aliases) {
+    const bool is_kept =
+        !tensor.defined() || internals::is_wrapped_number(tensor) || aliases.is_alias(tensor);
+    return is_kept ? tensor : tensor.clone();
   }
 
   void to_cpu(c10::IValue& value, Aliases& aliases, std::optional<bool>& to_mps) const {
