@@ -85,6 +85,15 @@ void bicubic_antialiased(Arguments arguments) {
               "_upsample_bicubic2d_aa_out_mps only supports floating-point dtypes");
 }
 
+// Raises for bicubic interpolation of volumes, which torch's CPU kernel has since 2.15. `mode`: the
+// position of the argument.
+template <size_t mode>
+void sampled_volume(Arguments arguments) {
+  constexpr int64_t kBicubic = 2;
+  TORCH_CHECK(arguments[mode].toInt() != kBicubic, "grid_sampler_3d", mode == 3 ? "_backward" : "",
+              ": Unsupported Bicubic interpolation");
+}
+
 // Returns true if corresponding tensors of these lists have the same dense layout: a fused
 // optimiser treats them as flat arrays.
 bool lie_alike(Arguments arguments, std::initializer_list<size_t> which) {
@@ -129,6 +138,8 @@ Refusal find_refusal(const std::string& operator_name) {
       {"aten::_fused_adam_", &fused_adam},
       {"aten::_fused_adamw_", &fused_adam},
       {"aten::_fused_sgd_", &fused_sgd},
+      {"aten::grid_sampler_3d", &sampled_volume<2>},
+      {"aten::grid_sampler_3d_backward", &sampled_volume<3>},
       {"aten::renorm", &renorm},
       {"aten::renorm_", &renorm},
       {"aten::silu", &silu_of_complex},

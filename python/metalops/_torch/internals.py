@@ -369,8 +369,8 @@ def add_inductor_library(device: str, path: str) -> None:
     folder, name = os.path.split(path)
 
     @functools.wraps(options)
-    def with_library(device_type: str, aot_mode: bool = False, compile_only: bool = False) -> tuple:
-        *others, folders, names, passed_through = options(device_type, aot_mode, compile_only)
+    def with_library(device_type: str, *args: Any, **kwargs: Any) -> tuple:
+        *others, folders, names, passed_through = options(device_type, *args, **kwargs)
         if device_type == device:
             # Not by its path: the options serve to precompile headers, too, and the compiler would read the library.
             folders, names = [*folders, folder], [*names, f":{name}"]
