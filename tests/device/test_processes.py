@@ -53,7 +53,9 @@ def test_import_order(beforehand):
     result = run(f"{beforehand}\n{after}")
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "fine True"
-    assert result.stderr == ""
+    # A CUDA build of torch says that without a GPU, when it finds the CUDA toolkit.
+    lines = [x for x in result.stderr.splitlines() if "No CUDA runtime is found" not in x]
+    assert lines == []
 
 
 def test_importing_twice_changes_nothing():

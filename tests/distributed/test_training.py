@@ -302,6 +302,8 @@ PAIR = [
 
 @pytest.mark.parametrize("case", PAIR, ids=lambda case: case.__name__)
 def test_two_processes(pair, case):
+    if case is fsdp_of_flat_parameters and hasattr(torch.mps, "Stream"):
+        pytest.skip("it records torch.mps.Event on streams, which torch 2.15 refuses on a Mac, too")
     pair.run(case)
 
 

@@ -50,6 +50,13 @@ def _overloads_that_we_serve() -> frozenset[str]:
     return frozenset(x.name for x in metalops.coverage() if x.status in ("ours", "replaced"))
 
 
+@functools.cache
+def is_left_to_torch(operator: str) -> bool:
+    """Whether the installed torch has a kernel itself for one of ours, "aten::heaviside", which is left to it."""
+    names = (x.name for x in metalops.coverage() if x.status == "left to torch")
+    return operator in {name.split(".")[0] for name in names}
+
+
 def skip_unless_ours(overload: str) -> None:
     """Skips a test of an operator that the installed torch has its own kernel for, which it is left to."""
     if overload not in _overloads_that_we_serve():
@@ -62,6 +69,12 @@ def only_ours(overload: str) -> pytest.MarkDecorator:
         overload not in _overloads_that_we_serve(),
         reason=f"torch {torch.__version__} has a kernel for {overload} itself",
     )
+
+
+def clamped(x: Tensor, low: float, high: float) -> Tensor:
+    """torch.clamp with a gradient of 1 at the limits, as torch had it before 2.15."""
+    x = torch.where(x < low, torch.full_like(x, low), x)
+    return torch.where(x > high, torch.full_like(x, high), x)
 
 
 def reference(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -11,6 +11,7 @@ from metalops.testing.samples import FLOATS, make
 from torch import Tensor
 from torch.nn import functional
 
+from ..aten import clamped
 from ..benchmark import Benchmark
 from ..matrix import Matrix
 
@@ -38,8 +39,8 @@ def reglu(a: Tensor, b: Tensor) -> Tensor:
 
 
 def swiglu_clamped(a: Tensor, b: Tensor, limit: float = 7.0) -> Tensor:
-    gate = torch.clamp(floating(a, b), max=limit)
-    return (torch.clamp(floating(b, a), -limit, limit) + 1) * (gate * torch.sigmoid(1.702 * gate))
+    gate = clamped(floating(a, b), -math.inf, limit)
+    return (clamped(floating(b, a), -limit, limit) + 1) * (gate * torch.sigmoid(1.702 * gate))
 
 
 def silu_and_mul(x: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from metalops.testing.checks import rounded_once
 from metalops.testing.promotion import promoted
 from torch import Tensor
 
+from ..aten import clamped
 from ..benchmark import HALVES_ONE_BY_ONE, Benchmark
 from ..matrix import Matrix, by_dtype
 
@@ -39,7 +40,7 @@ def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 def lerp_clamped(a: Tensor, b: Tensor, w: Tensor) -> Tensor:
     a, b, w = promoted(a, b, w)
-    return a + torch.clamp(w, 0, 1) * (b - a)
+    return a + clamped(w, 0, 1) * (b - a)
 
 
 POINTWISE = (Operator(fma), Operator(lerp_clamped, low=-2, high=3))
