@@ -397,3 +397,26 @@ def test_enumerations_shared_with_the_host(program):
 )
 def test_integer_literals_are_read_as_cpp_reads_them(text, value):
     assert integer_value(text) == value
+
+
+OPEN_ENDED = """
+struct Item { float2 a; };
+typedef Item Items[1];
+struct Typedef { Items items; };
+struct Outer { uint count; Typedef last; };
+struct Plain { float x[1]; };
+kernel void k(device float* out, const device Plain& p [[buffer(1)]], constant Typedef& t [[buffer(2)]],
+              const device Outer& o [[buffer(3)]], uint i [[thread_position_in_grid]]) {
+  out[i] = p.x[i] + t.items[i].a.y + 1000 * o.last.items[i].a.x + o.count;
+}
+"""
+
+
+@pytest.mark.parametrize("engine", ["loop", "fiber"])
+def test_read_only_references_to_structs_whose_last_array_goes_on(program, engine):
+    """As the shaders of SPIRV-Cross and naga declare buffers of any length."""
+    out = torch.zeros(100)
+    p, t, o = torch.arange(100.0), torch.rand(100, 2), torch.rand(101, 2)
+    o[0, 0] = 0
+    program(OPEN_ENDED).launch("k", out, p, t, o, grid=100, engine=engine)
+    assert torch.allclose(out, p + t[:, 1] + 1000 * o[1:, 0])

@@ -324,7 +324,36 @@ class Thunks:
             self._placed[kernel.number] = set(
                 re.findall(r"(?<!&)&\s*([A-Za-z_]\w*)\b(?!\s*\.)", body)
             )
-        return parameter.name in self._placed[kernel.number]
+        is_open = parameter.is_reference and any(
+            name in self._open_ended for name in re.findall(r"\w+", parameter.type)
+        )
+        return is_open or parameter.name in self._placed[kernel.number]
+
+    @functools.cached_property
+    def _open_ended(self) -> set[str]:
+        """The names of classes whose last member, or its last member, is an array of one element or of no size: the
+        buffer may hold more of them."""
+        arrays, found, last = set(), set(), {}
+        for node in self.source.find("(type_definition declarator: (array_declarator) @a)"):
+            if _is_open_array(self.source, node):
+                arrays.add(self.source.masked_text(node.child_by_field_name("declarator")))
+        for scope in self.program.classes:
+            body = scope.specifier.child_by_field_name("body")
+            members = [n for n in body.named_children if n.type == "field_declaration"]
+            declarators = members[-1].children_by_field_name("declarator") if members else ()
+            if not declarators:
+                continue
+            name = scope.name.split("<")[0].strip()
+            if declarators[-1].type == "array_declarator":
+                if _is_open_array(self.source, declarators[-1]):
+                    found.add(name)
+            elif (type_node := members[-1].child_by_field_name("type")) is not None:
+                of_type = re.findall(r"\w+", self.source.masked_text(type_node).split("<")[0])
+                last[name] = of_type[-1] if of_type else ""
+        found |= {name for name, type_ in last.items() if type_ in arrays}
+        while more := {n for n, type_ in last.items() if type_ in found and n not in found}:
+            found |= more
+        return found
 
     def _builtin(
         self, number: int, position: int, parameter: Parameter, table: dict[str, str]
@@ -581,3 +610,8 @@ def _named(path: tuple[str, ...]) -> list[str]:
 
 def _qualified(path: tuple[str, ...], name: str) -> str:
     return "::".join([names.PROGRAM, *_named(path), name])
+
+
+def _is_open_array(source, declarator) -> bool:
+    size = declarator.child_by_field_name("size")
+    return size is None or integer_value(source.masked_text(size)) in (0, 1)
