@@ -420,3 +420,28 @@ def test_read_only_references_to_structs_whose_last_array_goes_on(program, engin
     o[0, 0] = 0
     program(OPEN_ENDED).launch("k", out, p, t, o, grid=100, engine=engine)
     assert torch.allclose(out, p + t[:, 1] + 1000 * o[1:, 0])
+
+
+ELEMENTS = """
+template <typename T, uint Num> struct values {
+  T elements[Num];
+  thread T& operator[](uint i) { return elements[i]; }
+  threadgroup T& operator[](uint i) threadgroup { return elements[i]; }
+};
+kernel void k(device float* out, device const float* x, uint i [[thread_position_in_threadgroup]]) {
+  threadgroup values<float, 4> shared;
+  values<int, 2> own;
+  float given = x[i];
+  shared[i] = given;
+  own[1] = given;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  out[i] = shared[3 - i] + own[1];
+}
+"""
+
+
+def test_elements_of_a_class_are_assigned(program):
+    """The type of `shared[i]` is named T where its class is declared."""
+    out, x = torch.zeros(4), torch.tensor([1.5, 2.0, 3.25, 4.0])
+    program(ELEMENTS).launch("k", out, x, grid=4)
+    assert out.tolist() == [5.0, 5.25, 5.0, 5.5]

@@ -258,13 +258,20 @@ class Conversions:
         `f<float>(x)` may be called T where f is declared, and that of `x.member` have a name of the structure's."""
         node = without_parentheses(node)
         if node.type in ("subscript_expression", "pointer_expression"):
-            return self._is_of_variable(node.child_by_field_name("argument"))
+            whole = node.child_by_field_name("argument")
+            return not self._is_object(whole) and self._is_of_variable(whole)
         if node.type == "field_expression":  # a component of a vector, unless it is a member
             owner = node.child_by_field_name("argument")
             type_ = self.spaces.type_of(owner)
             is_vector = type_ is not None and _INTEGER_VECTOR.match(type_.name)
             return bool(is_vector) and self._is_of_variable(owner)
         return node.type == "identifier"
+
+    def _is_object(self, node) -> bool:
+        """Returns true for an object of a class, whose operator names the type of its elements."""
+        type_ = self.spaces.type_of(node)
+        name = type_.name.split("<")[0].strip() if type_ is not None else ""
+        return type_ is not None and type_.kind == "value" and name in self.types.classes
 
     # ---- arguments -------------------------------------------------------------------------------
 
