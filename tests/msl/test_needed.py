@@ -32,6 +32,12 @@ CASES = {
         "template <typename T> struct S { T v; }; template <> struct S<int> { int w; }; template <typename T> struct R {};",
         "S<float>{1}.v", "S v w", "R",
     ),
+    "a specialisation of a template of the library": (
+        "struct A { float v; }; struct B { float v; };\n"
+        "template <> struct numeric_limits<A> { static float max() { return 1; } };\n"
+        "template <typename T> struct is_signed<metal::pair<T, B>> { enum { of_b }; };",
+        "least<A>()", "A numeric_limits", "B is_signed of_b",
+    ),
     "enumerators and the values of constants": (
         "enum E { one = 1, two }; constant float table[2] = {one, two}; constant float rest[1] = {3};",
         "table[0]", "E one table", "rest",

@@ -40,6 +40,7 @@ class _Unit:
     names: frozenset[str]
     is_type: bool = False
     parameters: frozenset[str] | None = None  # of an operator: the words of its parameters
+    arguments: frozenset[str] | None = None  # of a specialisation: the words of its arguments
     words: frozenset[str] = field(init=False)
 
     def __post_init__(self):
@@ -57,6 +58,10 @@ class Needed:
         self._constants = [
             a.start for a in constants if any(x.name == "function_constant" for x in a.attributes)
         ]
+        templates = {name for u in self._units if u.arguments is None for name in u.names}
+        for unit in self._units:
+            if unit.arguments is not None and unit.names.isdisjoint(templates):
+                unit.parameters = unit.arguments  # of the library's templates, which name it
         self._by_name: dict[str, list[_Unit]] = {}
         self._operators = [u for u in self._units if u.parameters is not None]
         for unit in self._units:
@@ -135,7 +140,8 @@ class Needed:
         operator = next((n for n in names if n.startswith("operator")), None)
         if operator is None or '"' in operator:
             names = () if operator else names
-            return _Unit(start, node.end_byte, text, frozenset(names), self._is_type(node))
+            is_type, arguments = self._is_type(node), self._arguments(node)
+            return _Unit(start, node.end_byte, text, frozenset(names), is_type, None, arguments)
         return _Unit(
             start, node.end_byte, text, frozenset(names), False, self._operands(node, names)
         )
@@ -196,6 +202,19 @@ class Needed:
         while count:
             text, count = _TEMPLATE_ARGUMENTS.subn("", text)
         return _WORD.findall(text)
+
+    def _arguments(self, node) -> frozenset[str] | None:
+        """Returns the words of the arguments that a class template is specialised for."""
+        if node.type != "template_declaration":
+            return None
+        while node.type == "template_declaration":
+            node = node.named_children[-1]
+        if node.type not in _CLASSES:
+            node = node.child_by_field_name("type") or node
+        name = node.child_by_field_name("name") if node.type in _CLASSES else None
+        if name is None or not self.source.masked_text(name).endswith(">"):
+            return None
+        return frozenset(_WORD.findall(self.source.masked_text(name).partition("<")[2]))
 
     def _operands(self, node, names: Iterable[str]) -> frozenset[str]:
         """Returns the words of an operator's parameters, and of the class whose member it is, that are not its template
