@@ -46,3 +46,21 @@ def test_the_checker_warns_of_a_declaration_in_front_of_a_condition():
     (finding,) = check_source(source)
     assert (finding.rule, finding.is_error) == ("init-statement", False)
     assert check_source(source, language=400) == []
+
+
+LINKAGE = """
+extern "C" struct Sizes { uint rows, columns; };
+extern "C" {
+METAL_FUNC float area(constant Sizes& s) { return s.rows * s.columns; }
+constant float two = 2;
+}
+extern "C++" { template <typename T> T twice(T x) { return two * x; } }
+extern "C" kernel void k(device float* out, constant Sizes& s) { out[0] = twice(area(s)); }
+"""
+
+
+def test_linkage_of_c(program):
+    out = torch.zeros(1)
+    program(LINKAGE).launch("k", out, torch.tensor([3, 5], dtype=torch.int32), grid=1)
+    assert out[0] == 30
+    assert check_source(HEADER + LINKAGE) == []

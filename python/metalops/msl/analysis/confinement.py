@@ -166,11 +166,10 @@ def _word(text: str, match: re.Match, emitted: bool) -> tuple[Breach | None, int
             return None, label.end()
         return wrong("asm", "inline assembly does not exist; use a function of metal_stdlib")
     if word == "extern":
-        if _next(text, end)[:1] in ('"', "u", "U", "L", "R") and re.match(
-            r'(?:u8|[uUL])?R?"', _next(text, end)
-        ):
+        language = re.match(r'\s*(?:u8|[uUL])?R?"(?:(C|C\+\+)")?', _next(text, end))
+        if language and (emitted or not language[1]):
             return wrong(
-                "linkage", "Metal has no language linkage; leave extern and the string out"
+                "linkage", "there is no linkage but that of C and C++; leave the string out"
             )
         return None, end
     if word in ("__attribute__", "__attribute"):

@@ -208,9 +208,10 @@ class Program:
                 self._walk(body.children, path + names, False, body.start_byte)
         elif kind in ("linkage_specification", "ERROR", "declaration_list"):
             body = node.child_by_field_name("body") or node
-            self._walk(
-                body.children if body.type != "declaration" else [body], path, in_class, head
-            )
+            if kind == "linkage_specification":
+                head = node.child_by_field_name("value").end_byte
+            is_list = body is node or body.type == "declaration_list"
+            self._walk(body.children if is_list else [body], path, in_class, head)
         elif kind == "template_declaration":
             inner = node.named_children[-1]
             headers = [*headers, node.child_by_field_name("parameters")]

@@ -8,7 +8,9 @@ from .rules import rule
 
 _RULES = {
     "asm": rule("asm", "1.5.4", "There is no inline assembly."),
-    "linkage": rule("linkage", "1.5.4", 'There is no language linkage: no extern "C".'),
+    "linkage": rule(
+        "linkage", "1.5.4", 'There is no language linkage but extern "C" and extern "C++".'
+    ),
     "attribute": rule(
         "compiler-attribute",
         "5.2",

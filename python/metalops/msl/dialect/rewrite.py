@@ -60,6 +60,7 @@ def rewrite(
     FunctionConstants(rewritten, compiled_in).run()
     _class_scope_specialisations(rewritten)
     _enumerations(rewritten)
+    _linkage(rewritten)
     _vector_widths(rewritten)
     _functions_of_other_stages(rewritten)
     for node, _, head in program.instantiations:
@@ -88,6 +89,16 @@ def _class_scope_specialisations(rewritten: Rewritten) -> None:
         header = function.template_headers[-1]
         start = source.masked.rfind("template", 0, header.start_byte)
         rewritten.edits.blank(start, header.end_byte)
+
+
+def _linkage(rewritten: Rewritten) -> None:
+    """Blanks `extern "C"` and its braces: functions of all programs have names of their own in a library."""
+    for node in rewritten.program.source.find("(linkage_specification) @l"):
+        rewritten.edits.blank(node.start_byte, node.child_by_field_name("value").end_byte)
+        body = node.child_by_field_name("body")
+        if body.type == "declaration_list":
+            rewritten.edits.blank(body.start_byte, body.start_byte + 1)
+            rewritten.edits.blank(body.end_byte - 1, body.end_byte)
 
 
 def _enumerations(rewritten: Rewritten) -> None:
