@@ -9,6 +9,7 @@ Parameters of other functions count as uniform: only kernels know.
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from ..analysis.program import declared_identifier, integer_value, name_node
 from ..analysis.scopes import Declaration
@@ -88,6 +89,7 @@ class _Kernel:
         self.values: dict[Declaration, int] = {}
         self.in_grid: set[Declaration] = set()
         self.positions: set[Declaration] = set()
+        self._varying_summands: dict[str, int] = {}
         declared = {d.identifier.start_byte: d for d in self.scopes.declarations}
         for parameter in kernel.parameters:
             if parameter.kind == "builtin" and parameter.name:
@@ -194,7 +196,7 @@ class _Kernel:
                 "init_statement",
             ):
                 condition = self._condition(node)
-                value = self._value(condition)
+                value = self._value(condition) if not self._is_counted(node) else _UNIFORM
                 if value and value >= worst:  # the outermost one says most
                     worst, why = value, condition
             node, child = node.parent, node
@@ -233,6 +235,54 @@ class _Kernel:
         if node.type == "for_range_loop":
             return None
         return node.child_by_field_name("condition")
+
+    def _is_counted(self, loop) -> bool:
+        """Returns true for `for (i = a + x; i < b + x; i += c)`, which has as many iterations for all threads, whatever
+        x is, if a, b and c are uniform."""
+        if loop.type != "for_statement":
+            return False
+        condition = _without_parentheses(loop.child_by_field_name("condition"))
+        update = loop.child_by_field_name("update")
+        if condition is None or update is None or condition.type != "binary_expression":
+            return False
+        operator = self.source.node_text(condition.child_by_field_name("operator"))
+        left, right = (condition.child_by_field_name(side) for side in ("left", "right"))
+        if operator not in ("<", "<=", ">", ">=", "!=") or left.type != "identifier":
+            return False
+        counter = self.scopes.declaration_of(left)
+        if counter is None or counter.initialiser is None or not _contains(loop, counter.node):
+            return False
+        if update.type == "assignment_expression":
+            step = self.source.node_text(update.child_by_field_name("operator"))
+            if step not in ("+=", "-=") or self._value(update.child_by_field_name("right")):
+                return False
+        elif update.type != "update_expression":
+            return False
+        if any(not _contains(update, d) for d in counter.definitions):
+            return False
+        start, end = Counter(self._summands(counter.initialiser)), Counter(self._summands(right))
+        rest = (start - end) + (end - start)
+        return not any(self._varying_summands.get(text, _UNIFORM) for text in rest)
+
+    def _summands(self, node, depth: int = 0) -> list[str]:
+        """Returns the summands of a sum, with the names of variables that have one value replaced by it."""
+        node = _without_parentheses(node)
+        if node.type == "binary_expression":
+            if self.source.node_text(node.child_by_field_name("operator")) == "+":
+                sides = [node.child_by_field_name(side) for side in ("left", "right")]
+                return [s for side in sides for s in self._summands(side, depth)]
+        if node.type == "identifier" and depth < 8:
+            declaration = self.scopes.declaration_of(node)
+            if declaration is not None and declaration.kind == "variable":
+                value = declaration.initialiser
+                is_expression = value is not None and not value.type.endswith("_list")
+                if is_expression and not declaration.definitions:
+                    return self._summands(value, depth + 1)
+        text = self.source.masked_text(node)
+        self._varying_summands[text] = max(
+            self._value(node), self._varying_summands.get(text, _UNIFORM)
+        )
+        return [text]
 
     def _exits(self, body) -> list[tuple]:
         """Returns (statement, what it leaves, condition, value) of returns, breaks and continues under a condition that
@@ -320,7 +370,9 @@ class _Kernel:
                 return
 
     def _assign(self, declaration: Declaration, value, node, is_again: bool) -> None:
-        if _is_shared(declaration):
+        # An assignment to a reference into threadgroup memory writes there.
+        is_element = is_again and "reference" in declaration.kinds
+        if _is_shared(declaration) or (is_element and "threadgroup" in declaration.address_spaces):
             return
         new = self._value(value) if value is not None else _UNIFORM
         if is_again:  # the value depends on the position in the program
@@ -392,7 +444,45 @@ class _Kernel:
             r"(?:u?int|u?short|u?char|u?long|size_t)", self.source.masked_text(called)
         ):
             return self._value(named[0]) if len(named) == 1 else _MAY
-        return _MAY if any(self._value(a) for a in named) else _UNIFORM
+        if not any(self._value(a) for a in named) or self._returns_shared(node, named):
+            return _UNIFORM
+        return _MAY
+
+    def _returns_shared(self, call, arguments) -> bool:
+        """Returns true if a call synchronises, and returns an element of threadgroup memory that is the same one for all
+        threads, as functions that reduce over a threadgroup do."""
+        if not self.checked.calls.surely_has_barrier(call):
+            return False
+        functions = self.checked.calls.functions_called(call)
+        return bool(functions) and all(self._is_of_group(f, arguments) for f in functions)
+
+    def _is_of_group(self, function, arguments) -> bool:
+        if function.body is None:
+            return False
+        scopes = self.checked.calls.scopes_around(function.body)
+        parameters = [d for d in scopes.declarations if d.kind == "parameter"]
+        results = [n for n in descendants(function.body) if n.type == "return_statement"]
+        for result in results:
+            value = (
+                _without_parentheses(result.named_children[0]) if result.named_children else None
+            )
+            element = value
+            if value is not None and value.type == "subscript_expression":
+                element = value.child_by_field_name("argument")
+                index = value.child_by_field_name("indices")
+                if index is None or integer_value(self.source.masked_text(index)[1:-1]) is None:
+                    return False
+            elif value is not None and value.type == "pointer_expression":
+                element = value.child_by_field_name("argument")
+            if element is None or element.type != "identifier":
+                return False
+            declaration = scopes.declaration_of(element)
+            if declaration not in parameters or "threadgroup" not in declaration.address_spaces:
+                return False
+            number = parameters.index(declaration)
+            if number >= len(arguments) or self._value(arguments[number]):
+                return False
+        return bool(results)
 
     def _is_number_of_simdgroup(self, operator: str, right) -> bool:
         """Returns true if an operation computes a simdgroup's index from a thread's, in one-dimensional groups."""
