@@ -138,6 +138,25 @@ CASES = [
         int of_pointer(threadgroup float* thread& p) { return 8; }
         int levels(device float* thread* p) { return 9; }
         int levels(threadgroup float* thread* p) { return 10; }
+        template <typename T> struct of_values {
+          static int taken(const device T& x) { return 11; }
+          static int taken(const thread T& x) { return 12; }
+        };
+        template <typename T> struct of_number;
+        template <> struct of_number<float> {
+          static int read(const device float* x) { return 13; }
+          static int read(const thread float* x) { return 13; }
+        };
+        template <> struct of_number<half> {
+          static int read(const device float* x) { return 14; }
+          static int read(const thread float* x) { return 14; }
+        };
+        template <typename T, typename P> int of_any(P p) { return of_number<T>::read(p); }
+        struct made { using type = float2; };
+        template <typename M> int of_object() {
+          using T = typename M::type;
+          return of_values<T>::taken(T(1, 2));
+        }
         """,
         [
             ("", "r(o[0])", 1),
@@ -152,6 +171,8 @@ CASES = [
             ("threadgroup float* q = tg;", "of_pointer(q)", 8),
             ("device float* q = o;", "levels(&q)", 9),
             ("threadgroup float* q[2] = {tg, tg};", "levels(q)", 10),
+            ("", "of_object<made>()", 12),
+            ("", "of_any<float>(own) * 100 + of_any<half>(o)", 1314),
         ],
     ),
     (
@@ -191,6 +212,87 @@ CASES = [
         ],
     ),
     (
+        "operators_in_every_space",
+        """
+        struct part { int v; part(int v) : v(v) {} };
+        struct whole {
+          int v, w;
+          whole(int v, int w) : v(v), w(w) {}
+          int operator*(whole r) const device { return whole(*this) * r; }
+          int operator*(part r) const device { return whole(*this) * r; }
+          int operator-() const device { return -whole(*this); }
+          int sum(int n) const device { return whole{*this}.sum(n); }
+          int operator*(part r) const { return v * r.v; }
+          int operator*(whole r) const { return v * r.v + w * r.w; }
+          int operator-() const { return -v - w; }
+          int sum(int n) const { return v + w + n; }
+          int operator*(part r) const threadgroup { return whole(*this) * r; }
+          int operator*(whole r) const threadgroup { return whole(*this) * r; }
+        };
+        """,
+        [
+            ("whole a(2, 3);", "a * a", 13),
+            ("device whole& a = *(device whole*)o; a = whole(2, 5);", "a * whole(1, 1)", 7),
+            ("device whole& a = *(device whole*)o; a = whole(2, 5);", "a * part(4)", 8),
+            ("device whole& a = *(device whole*)o; a = whole(2, 5);", "a.sum(1) - -a", 15),
+            ("threadgroup whole& a = *(threadgroup whole*)tg; a = whole(3, 1);", "a * part(4)", 12),
+        ],
+    ),
+    (
+        "members_of_every_space",
+        """
+        template <typename T> struct cell {
+          T v[2];
+          cell() thread = default;
+          cell() device = default;
+          cell() constant = default;
+          cell(const thread vec<T, 2>& x) thread { v[0] = x.x; v[1] = x.y; }
+          cell(const device vec<T, 2>& x) thread { v[0] = x.x; v[1] = x.y; }
+          cell(const threadgroup vec<T, 2>& x) thread { v[0] = x.x; v[1] = x.y; }
+          cell(const thread cell& x) thread = default;
+          cell(const device cell& x) thread = default;
+          cell(const threadgroup cell& x) thread = default;
+          cell(const thread vec<T, 2>& x) device { v[0] = x.x; v[1] = x.y; }
+          cell(const device vec<T, 2>& x) device { v[0] = x.x; v[1] = x.y; }
+          cell(const threadgroup vec<T, 2>& x) device { v[0] = x.x; v[1] = x.y; }
+          cell(const thread cell& x) device = default;
+          cell(const device cell& x) device = default;
+          cell(const threadgroup cell& x) device = default;
+          T operator[](int i) const thread { return v[i]; }
+          thread T& operator[](int i) thread { return v[i]; }
+          T operator[](int i) const device { return v[i]; }
+          device T& operator[](int i) device { return v[i]; }
+          T operator[](int i) const constant { return v[i]; }
+        };
+        """,
+        [
+            ("float2 w(1, 2); cell<float> a(w); a[0] = 5;", "a[0] * 10 + a[1]", 52),
+            (
+                "cell<float> a(items->v); device cell<float>& d = *(device cell<float>*)o; d[1] = 3;",
+                "d[1]",
+                3,
+            ),
+            ("constant cell<float>& a = *(constant cell<float>*)table;", "a[1]", 2),
+        ],
+    ),
+    (
+        "numbers_and_objects",
+        """
+        struct coordinate {
+          int a, b;
+          coordinate(int b) : a(0), b(b) {}
+          coordinate(thread const coordinate& c) : a(c.a), b(c.b + 1) {}
+          coordinate(thread const int2& c) : a(c.x), b(c.y) {}
+          operator int2() const { return int2(a, b); }
+        };
+        """,
+        [
+            ("coordinate x(3);", "x.a * 10 + x.b", 3),
+            ("coordinate x(short(3));", "x.a * 10 + x.b", 3),
+            ("int2 w(1, 2); coordinate x(w); coordinate d(x);", "d.a * 10 + d.b", 13),
+        ],
+    ),
+    (
         "same_words",
         _FOUR
         + """
@@ -216,6 +318,11 @@ CASES = [
         template <typename T> constant constexpr int number = 0;
         template <typename T> constant constexpr int number<device T*> = 1;
         using floats = device float*;
+        template <typename T> int points() {
+          return (metal::is_same<T, device float*>::value || metal::is_same<T, threadgroup float*>::value) ||
+                 metal::is_same<T, thread float*>::value;
+        }
+        template <typename P> int given(P p) { return points<P>(); }
         """,
         [
             ("", "space<device float*>::value", 1),
@@ -238,6 +345,8 @@ CASES = [
             ("", "is_same_v<device float* thread*, threadgroup float* thread*>", 0),
             ("", "number<device float*>", 1),
             ("", "number<thread float*>", 0),
+            ("", "given(o) * 100 + given(tg) * 10 + given(own)", 111),
+            ("", "given(&c) * 10 + given(1.0f)", 0),
         ],
     ),
     (
@@ -249,8 +358,18 @@ CASES = [
         int u(float x) { return 3; }
         }
         using inner::u;
+        namespace other {
+        template <typename T, typename U> int u(thread T* p, U x) { return 4; }
+        template <typename T> int u(const device T* p, float x) { return 5; }
+        }
+        template <typename F> int apply(F f, thread float* p) { return f(p, 1); }
         """,
-        [("", "u(o)", 1), ("", "u(tg)", 2), ("", "u(0.5f)", 3)],
+        [
+            ("", "u(o)", 1),
+            ("", "u(tg)", 2),
+            ("", "u(0.5f)", 3),
+            ("", "apply(other::u<float, float>, own)", 4),
+        ],
     ),
 ]
 

@@ -111,6 +111,21 @@ WRONG = {
         "s(const threadgroup",
         "overloads of s that differ by address space are not supported",
     ),
+    "an operator that one space lacks": (
+        "struct p { int v; }; struct w { int v; w(int v) : v(v) {} w(p x) : v(x.v) {}\n"
+        "int operator*(w r) const device { return w(*this) * r; }\n"
+        "int operator*(w r) const { return v * r.v; } int operator*(p r) const { return 7; } };",
+        "device w& x = *(device w*)o; o[0] = x * p{2};",
+        "operator*(p r) const {",
+        "overloads of operator* that differ by address space are not supported",
+    ),
+    "a number or an object that converts to one": (
+        "struct n { operator int() const device { return 1; } };\n"
+        "struct s { int v; s(int v) : v(v) {} s(thread const n& x) : v(2) {} };",
+        "s x(1); o[0] = x.v;",
+        "s(thread const n",
+        "overloads of s that differ by address space are not supported",
+    ),
     "aliases of one name": (
         "struct a { using P = device float*; }; struct b { using P = threadgroup float*; };\n"
         "int f(a::P p, uint n) { return 1; }\nint f(b::P p, ushort n) { return 2; }",

@@ -182,9 +182,13 @@ class Lookup:
         return [
             f
             for f in functions
-            if low <= self.count(f)[1]
-            and (self.count(f)[0] <= high or f.name in self._with_defaults)
+            if low <= self.count(f)[1] and (self.count(f)[0] <= high or self._may_have_defaults(f))
         ]
+
+    def _may_have_defaults(self, function: Function) -> bool:
+        """Returns true if another declaration of a function may give its parameters default values."""
+        is_whole = function.in_class and function.body is not None
+        return function.name in self._with_defaults and not is_whole
 
     def _operand_classes(self, function: Function) -> set[str]:
         """Returns the classes of the program that are plainly the types of a function's parameters."""
@@ -443,8 +447,9 @@ class Lookup:
         low = high = len(named)
         text = self.source.masked_text(node)
         if "<" in text and "," in text:
-            high = text.count(",") + 1
-            if ">" in text:
+            lists = self.source.find("(template_argument_list) @l", node)
+            high += sum(max(0, found.named_child_count - 1) for found in lists)
+            if ">" in text and any(self.source.find('(binary_expression "<") @c', node)):
                 low = 1
         return low, high
 

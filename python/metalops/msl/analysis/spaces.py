@@ -351,9 +351,11 @@ class Spaces:
             is_class = owner is None or owner.kind != "value" or owner.is_open
             is_class = is_class or owner.name.split("<")[0].strip() in self.types.classes
             return None if is_class else NUMBER
-        scopes = self.calls.scopes_around(node)
-        if scopes.declaration_of(name) is not None:
-            return None
+        declaration = self.calls.scopes_around(node).declaration_of(name)
+        if declaration is not None:
+            # `T(a, b)` makes an object, whatever T is; `T(a)` may be a cast of a pointer.
+            is_object = declaration.kind == "type" and len(arguments_of(node) or ()) > 1
+            return Type("value", None, None, text, False) if is_object else None
         if _BUILTIN_CALL.match(text):
             return Type("value", None, None, text, False)
         if text in self.types.classes or text in self.types.aliases:
@@ -469,6 +471,12 @@ def differ(one: Type, other: Type) -> bool:
     """Returns true if two types are certainly builtin types, and not the same one."""
     names = [_plain(t) for t in (one, other)]
     return None not in names and "void" not in names and names[0] != names[1]
+
+
+def is_scalar(type_: Type) -> bool:
+    """Returns true if a type is certainly a builtin scalar."""
+    name = _plain(type_)
+    return name is not None and name != "void" and not name[-1].isdigit()
 
 
 _SAME = {

@@ -44,15 +44,18 @@ def remove_duplicates(rewritten) -> None:
             continue
         if rewritten.is_removed(function.node.start_byte):
             continue
-        key = (_scope_of(program, function), keys.of_function(function))
+        key = (scope_of(program, function), keys.of_function(function))
         if key in seen:
-            if keys.body_of_function(function) != keys.body_of_function(seen[key]):
+            if not keys.mean_the_same(seen[key], function):
                 _refuse(
                     f"overloads of {function.name}",
                     *(keys.signature(f) for f in (seen[key], function)),
                     *(f.declarator.start_byte for f in (seen[key], function)),
                 )
-            rewritten.remove(function.head, function.node)
+            removed = function
+            if keys.forwards(seen[key]):
+                removed, seen[key] = seen[key], function
+            rewritten.remove(removed.head, removed.node)
         seen.setdefault(key, function)
 
 
@@ -65,7 +68,7 @@ def _refuse(what: str, first: str, second: str, first_at: int, second_at: int) -
     )
 
 
-def _scope_of(program, function) -> tuple:
+def scope_of(program, function) -> tuple:
     """Returns the namespaces of a function, and the very class body that it is a member of."""
     if not function.in_class:
         return function.path
@@ -132,6 +135,39 @@ class Keys:
         if tokens[:1] == ["const"]:
             del tokens[0]  # part of the key
         return [*self._result(function, renamed), *tokens]
+
+    def mean_the_same(self, one, other) -> bool:
+        """Returns true if two functions with one key do the same: their bodies are equal, or one of them calls the other
+        for a copy of its object."""
+        bodies = [self.body_of_function(f) for f in (one, other)]
+        return bodies[0] == bodies[1] or any(map(self.forwards, (one, other)))
+
+    def forwards(self, function) -> bool:
+        """Returns true if all that a const member function of a class `C` does is to call its namesake for `C(*this)`, a
+        copy of its object, which lies in thread memory."""
+        if function.body is None or not function.in_class or function.template_headers:
+            return False
+        declarator = function.declarator
+        parameters = declarator.child_by_field_name("parameters")
+        if not self._qualifiers(declarator, parameters):
+            return False
+        owner = re.escape(function.path[-1].removeprefix("class ").split("<")[0].strip())
+        count = len(list(parameter_ranges(parameters)))
+        arguments = [f"#{n}" for n in range(count)]
+        copy = rf"{owner} (?:\( \* this \)|\{{ \* this \}})"
+        name = function.name.removeprefix("operator").strip()
+        if name == function.name:
+            called = rf"{copy} \. {re.escape(name)} \( {' , '.join(arguments)} \)".replace(
+                "(  ", "( "
+            )
+        elif count == 1 and re.fullmatch(r"\W+", name) and name not in ("()", "[]"):
+            called = rf"{copy} {' '.join(map(re.escape, name))} {arguments[0]}"
+        elif count == 0 and re.fullmatch(r"\W+", name):
+            called = rf"{' '.join(map(re.escape, name))} {copy}"
+        else:
+            return False
+        body = " ".join(self.body_of_function(function))
+        return re.search(rf"{{ return {re.sub(r' +', ' ', called)} ; }}$", body) is not None
 
     def _result(self, function, renamed: dict[str, str]) -> list[str]:
         headers = function.template_headers

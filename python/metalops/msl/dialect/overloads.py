@@ -13,7 +13,14 @@ import functools
 import re
 
 from ..analysis.lookup import CONSTRUCTOR, CONVERSION
-from ..analysis.program import Function, Program, ProgramError, name_node, name_of
+from ..analysis.program import (
+    Function,
+    Program,
+    ProgramError,
+    name_node,
+    name_of,
+    parameter_ranges,
+)
 from ..analysis.spaces import (
     COPY,
     NO,
@@ -24,15 +31,22 @@ from ..analysis.spaces import (
     chain,
     decayed,
     differ,
+    is_scalar,
     is_static,
     nested,
     qualifier,
 )
 from ..analysis.types import DATA_SPACES, Type
-from .duplicates import Keys
+from .duplicates import Keys, scope_of
 from .insertion import Insertion
 
 _OF_NO_NAME = re.compile(r"operator\W|operator$|operator |~")
+_VECTOR = re.compile(
+    r"(?:metal::)?(?:bool|u?char|u?short|u?int|u?long|half|float|bfloat)[234](?:x[234])?"
+)
+_WRITABLE = {"device", "threadgroup", "thread"}
+# Types of the library, to which nothing converts.
+_CONSTANT_TYPE = re.compile(r"(?:metal::)?(?:(?:bool|integral)_constant\b|(?:true|false)_type$)")
 _ALIAS = re.compile(r"[^;{}]*?\b(?:using\s+(\w+)\s*=|typedef\b)")
 _NAMES = "[(identifier) (field_identifier)] @n"
 
@@ -87,6 +101,8 @@ class Overloads:
         self.families = families
         self._entries: dict[Function, tuple] = {}
         self._suffixes: dict[Function, str] = {}
+        self._classes: dict[Function, tuple | None] = {}
+        self._in_every_space: dict[str, dict[tuple, bool]] = {}
         self._found: list[Insertion] = []
 
     @functools.cached_property
@@ -119,7 +135,7 @@ class Overloads:
         for name, functions in self.families.items():
             for index, one in enumerate(functions):
                 for other in functions[index + 1 :]:
-                    if not self._confusable(one, other):
+                    if not self._confusable(one, other) or self._is_in_every_space(one, other):
                         continue
                     body = self._common_body(one, other)
                     if body is not None:
@@ -140,6 +156,41 @@ class Overloads:
                     found.append(name)
                     waiting.append(name)
         return found
+
+    def _is_in_every_space(self, one: Function, other: Function) -> bool:
+        """Returns true for operators, or constructors, of one class that has the same ones for all spaces, of objects and
+        of parameters, that it has some for: remove_duplicates leaves one of each."""
+        owner = self.lookup.owner(one)
+        if owner is None or owner != self.lookup.owner(other) or not _has_no_name(one, self.lookup):
+            return False
+        scope = self._scope(one)
+        if scope not in self._in_every_space.setdefault(one.name, {}):
+            functions = [f for f in self.families[one.name] if self._scope(f) == scope]
+            self._in_every_space[one.name][scope] = self._are_in_every_space(functions)
+        return self._in_every_space[one.name][scope]
+
+    def _are_in_every_space(self, functions: list[Function]) -> bool:
+        of_spaces: dict[str | None, dict[tuple, list[Function]]] = {}
+        for function in functions:
+            key = self.keys.of_function(function)
+            of_space = of_spaces.setdefault(self._object(function), {})
+            of_space.setdefault((_without_const(key), key.endswith("|const")), []).append(function)
+        own = of_spaces.get("thread") or next(iter(of_spaces.values()))
+        of_const = {key for key in own if key[1]}
+        for space, of_space in of_spaces.items():
+            spaces = [
+                {(*map(_spaces, self._types(f)),) for f in found} for found in of_space.values()
+            ]
+            spaced = [s for s in spaces if any(map(any, s))]
+            named = {n for s in spaced for types in s for of_type in types for n in of_type}
+            if any(s != spaced[0] for s in spaced) or (spaced and not named >= _WRITABLE):
+                return False
+            if of_space.keys() != own.keys() and (space != "constant" or {*of_space} != of_const):
+                return False
+            for key, found in of_space.items():
+                if not all(self.keys.mean_the_same(own[key][0], f) for f in found):
+                    return False
+        return True
 
     def _is_left(self, one: Function, other: Function) -> bool:
         """Returns true for functions that cannot have other names and become equal: remove_duplicates compares them."""
@@ -194,7 +245,8 @@ class Overloads:
         owners = self.lookup.owner(one), self.lookup.owner(other)
         if (owners[0] is None) != (owners[1] is None):
             return False
-        if owners[0] != owners[1] and not self.lookup.is_used(one.name):
+        are_members_of_one = owners[0] == owners[1] and self._class(one) == self._class(other)
+        if not are_members_of_one and not self.lookup.is_used(one.name):
             return False
         if owners[0] is not None and self._is_definition_of(one, other):
             return False
@@ -206,9 +258,23 @@ class Overloads:
         pairs = list(zip(self._types(one), self._types(other), strict=False))
         objects = self._object(one), self._object(other)
         conflict = None not in objects and objects[0] != objects[1]
-        if any(_are_apart(*pair) or self._are_classes_apart(*pair) for pair in pairs):
+        if any(
+            _are_apart(*pair)
+            or self._are_classes_apart(*pair)
+            or self._is_no_number(*pair)
+            or self._is_no_number(*reversed(pair))
+            for pair in pairs
+        ):
             return False
         return conflict or any(_conflict(*p) or self._may_conflict(*p) for p in pairs)
+
+    def _class(self, function: Function) -> tuple | None:
+        """Returns the class body that a member function stands in: specialisations of a template are different classes.
+        None for other functions, and outside of a class."""
+        if function not in self._classes:
+            inside = function.in_class and self.lookup.owner(function) is not None
+            self._classes[function] = scope_of(self.program, function) if inside else None
+        return self._classes[function]
 
     def _are_classes_apart(self, one: Type, other: Type) -> bool:
         """Returns true if two parameters are pointers or references to different classes, between which nothing
@@ -225,6 +291,25 @@ class Overloads:
             return True
         members = [self.lookup.members.get(n, {}) for n in names]
         return not any(CONSTRUCTOR in m or CONVERSION in m for m in members)
+
+    def _is_no_number(self, number: Type, reference: Type) -> bool:
+        """Returns true if a parameter is a builtin scalar, and another one a reference to a vector or to an object of a
+        class, none of which converts to a scalar."""
+        if reference.kind != "reference" or reference.target.kind != "value":
+            return False
+        if number.kind != "value" or number.is_open or not is_scalar(number):
+            return False
+        target = reference.target
+        name = target.name.split("<")[0].strip()
+        if target.is_open or name in self.lookup.aliases:
+            return False
+        if name not in self.spaces.types.classes:
+            return _is_builtin(target) and not is_scalar(target)
+        conversions = self.lookup.members.get(name, {}).get(CONVERSION, ())
+        return not self.lookup.has_bases(name) and all(map(self._is_to_vector, conversions))
+
+    def _is_to_vector(self, conversion: Function) -> bool:
+        return _VECTOR.fullmatch(conversion.name.strip()) is not None
 
     def _may_conflict(self, one: Type, other: Type) -> bool:
         """Returns true if two parameters are of aliases of which at least one is not known."""
@@ -322,11 +407,51 @@ class Overloads:
             elif node.type == "field_identifier" and self.lookup.is_field(name):
                 continue
             elif not self._is_declared(node):
+                suffixes = {self._suffix(f) for f in self._named(node, name)}
+                if len(suffixes) == 1:
+                    self._insert(node.end_byte, suffixes.pop())
+                    continue
                 raise ProgramError(
                     f"{name} has overloads that differ by address space; a use of it other than a "
                     "call is not supported",
                     node.start_byte,
                 )
+
+    def _named(self, node, name: str) -> list[Function]:
+        """Returns the functions that a name may mean where it is not called: those of the namespace or class before it,
+        with the template arguments that it has."""
+        outer, found = node.parent, self._of_template(node, self.families[name])
+        if outer.type == "template_function":
+            outer = outer.parent
+        scope = outer.child_by_field_name("scope") if outer.type == "qualified_identifier" else None
+        if scope is not None:
+            path = re.findall(r"\w+", self.source.masked_text(scope))
+            found = [f for f in found if f in self._of_scope(name, path[0])]
+        return found
+
+    def _of_template(self, node, functions: list[Function]) -> list[Function]:
+        """Returns the functions that take the template arguments written behind a name."""
+        if node.parent.type not in ("template_function", "template_method"):
+            return functions
+        kinds = [*map(self._is_type, node.parent.child_by_field_name("arguments").named_children)]
+        return [f for f in functions if _takes_template_arguments(f, kinds)]
+
+    def _is_type(self, argument) -> bool | None:
+        """Returns true for a template argument that is a type, false for a value, None if it is not known."""
+        if argument.type.endswith("_literal"):
+            return False
+        if argument.type != "type_descriptor":
+            return None
+        named = argument.child_by_field_name("type")
+        if named.type == "primitive_type":
+            return True
+        if named.type != "type_identifier" or named.start_byte != argument.start_byte:
+            return None
+        declaration = self.calls.scopes_around(named).declaration_of(named)
+        return None if declaration is None else declaration.kind == "type"
+
+    def _of_scope(self, name: str, scope: str) -> list[Function]:
+        return [f for f in self.families[name] if scope in self.lookup.place(f).path[-1:]]
 
     def _is_local(self, node) -> bool:
         scopes = self.calls.scopes_around(node)
@@ -350,11 +475,7 @@ class Overloads:
         """Extends `using scope::name;` to the functions of that name."""
         text = self.source.masked[use.start_byte : node.start_byte]
         scope = re.findall(r"\w+", text)[-1]
-        meant = [
-            f
-            for f in self.families[name]
-            if f.node.start_byte < use.start_byte and scope in self.lookup.place(f).path[-1:]
-        ]
+        meant = [f for f in self._of_scope(name, scope) if f.node.start_byte < use.start_byte]
         suffixes = [*dict.fromkeys(map(self._suffix, meant or self.families[name]))]
         self._insert(node.end_byte, suffixes[0])
         for suffix in suffixes[1:]:
@@ -367,6 +488,11 @@ class Overloads:
                 return  # an object is called
             functions = [f for f in self.families[name] if self.lookup.owner(f) is not None]
         functions = [f for f in functions if f in self.families[name]]
+        functions = self._of_template(node, functions)
+        count = self.lookup.arguments(call.child_by_field_name("arguments"))
+        functions = self.lookup.taking(functions, count)
+        if not functions:
+            return  # another function of that name, of the library for example
         arguments = arguments_of(call)
         if arguments is None:
             fits = dict.fromkeys(functions, UNKNOWN)
@@ -454,6 +580,21 @@ class Overloads:
         return type_of
 
 
+def _takes_template_arguments(function: Function, kinds: list[bool | None]) -> bool:
+    """Returns true if a function's template may have arguments of these kinds: true for a type, false for a value."""
+    if not function.template_headers:
+        return not kinds
+    for node, _, _ in parameter_ranges(function.template_headers[-1]):
+        if not kinds or node.type.startswith("variadic"):
+            return True
+        kind, *kinds = kinds
+        is_value = node.type.endswith("parameter_declaration") and "type" not in node.type
+        is_type = node.type.endswith("type_parameter_declaration")
+        if (kind is True and is_value) or (kind is False and is_type):
+            return False
+    return not kinds
+
+
 def _without_const(text: str) -> str:
     return "".join(re.sub(r"\bconst\b", "", text).split())
 
@@ -524,6 +665,9 @@ def _are_apart(one: Type, other: Type) -> bool:
     for pointer, value in ((one, other), (other, one)):
         if pointer.kind == "pointer" and value.kind == "value" and not value.is_open:
             return _is_builtin(value)
+    for value, reference in ((one, other), (other, one)):
+        if value.kind == "value" and reference.kind == "reference":
+            return _CONSTANT_TYPE.match(value.name) is not None
     return False
 
 

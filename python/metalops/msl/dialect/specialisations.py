@@ -166,11 +166,49 @@ class _Specialisations:
             if kinds.count("open") < 2 or is_head or not self._are_pointers(node, arguments):
                 return
             self._refuse(node, name, arguments[0])
+        if compares and self._is_of_every_space(node):
+            return
         for argument, kind, spaces in zip(arguments, kinds, marked, strict=True):
             if spaces:
                 self._mark(argument, spaces)
             elif kind == "open" and not is_head:
                 self._refuse(node, name, argument)
+
+    def _is_of_every_space(self, node) -> bool:
+        """Returns true for each part of `is_same_v<T, device X*> || is_same_v<T, threadgroup X*> || is_same_v<T, thread
+        X*>`, which tells pointers in the constant address space alone, and so pointers to const."""
+        top = self._disjunction(node)
+        key = self._compared(node)
+        if key is None:
+            return False
+        found = [
+            self._compared(use)
+            for use in self.source.find(_USES, top)
+            if self._disjunction(use) == top
+        ]
+        spaces = {other[1] for other in found if other is not None and other[0] == key[0]}
+        return spaces >= {("device",), ("threadgroup",), ("thread",)}
+
+    def _disjunction(self, node):
+        """Returns the outermost expression that is true if the comparison at a node is."""
+        while True:
+            parent = node.parent
+            is_or = parent.type == "binary_expression" and "||" in [c.type for c in parent.children]
+            if not is_or and parent.type not in (
+                "qualified_identifier",
+                "parenthesized_expression",
+            ):
+                return node
+            node = parent
+
+    def _compared(self, node) -> tuple | None:
+        """Returns (what is compared, the address spaces) of `is_same<T, device X*>`."""
+        arguments = node.child_by_field_name("arguments").named_children
+        name = self.source.masked_text(name_node(node.child_by_field_name("name")))
+        if name not in _COMPARING or len(arguments) != 2:
+            return None
+        texts = ["".join(self.source.masked_text(a).split()) for a in arguments]
+        return texts, self._spaces(arguments[1])
 
     def _described(self, argument) -> Type:
         type_ = self.types.described(argument).type
