@@ -206,3 +206,18 @@ def test_a_source_with_what_our_metal_stdlib_lacks_is_left_alone():
 def test_without_clang_there_is_no_second_opinion(monkeypatch):
     monkeypatch.setattr(opencl, "find", lambda: None)
     assert check("kernel void k(device float* out) { thread float* p = out; }\n") == []
+
+
+VALUES = """
+struct A { int a; A(thread const int2& x) : a(x.x) {} };
+int f(SPACE const int2& x) { return x.y; }
+kernel void k(device int* o) { A a(int2(1, 2)); o[0] = a.a + f(int2(3, 4)); }
+"""
+
+
+@needs_clang
+def test_a_value_is_bound_to_a_reference_into_thread_memory_alone():
+    assert check(VALUES.replace("SPACE", "thread")) == []
+    ((line, sentence),) = check(VALUES.replace("SPACE", "device"))
+    assert line == 6
+    assert sentence.startswith("no matching function for call to 'f'")

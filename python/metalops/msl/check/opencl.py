@@ -155,6 +155,13 @@ _FILTERS = [
         re.compile(r"implicit copy constructor.* cannot bind reference in address space"),
     ),
     _Filter(
+        re.compile(
+            r"^no matching (?:constructor for initialization of|(?:member )?function for call to)"
+        ),
+        "The object that a value is bound to is in thread memory in Metal, in none for clang.",
+        re.compile(r"in default address space to object in address space 'thread'"),
+    ),
+    _Filter(
         re.compile(r"^no viable overloaded '='$"),
         "The same, where a structure is assigned.",
         re.compile(r"implicit copy assignment operator.* cannot bind reference in address space"),
