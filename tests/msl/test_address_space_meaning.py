@@ -236,6 +236,18 @@ def test_functions_with_one_meaning_keep_their_name():
     assert text.count("first(const") == 1
 
 
+def test_textures_and_pointers_are_no_overloads_by_address_space():
+    text = msl.emit_source(
+        HEADER
+        + """
+        float first(texture2d<float, access::read> t) { return t.read(uint2(0)).x; }
+        float first(device float* const thread& p) { return p[0]; }
+        kernel void k(texture2d<float, access::read> t, device float* o) { o[0] = first(t) + first(o); }
+        """
+    )
+    assert "first_in" not in text
+
+
 def test_operators_of_different_classes_are_no_overloads_by_address_space():
     text = msl.emit_source(
         HEADER

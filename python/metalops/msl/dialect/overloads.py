@@ -46,7 +46,10 @@ _VECTOR = re.compile(
 )
 _WRITABLE = {"device", "threadgroup", "thread"}
 # Types of the library, to which nothing converts.
-_CONSTANT_TYPE = re.compile(r"(?:metal::)?(?:(?:bool|integral)_constant\b|(?:true|false)_type$)")
+_ALONE = re.compile(
+    r"(?:metal::)?(?:(?:bool|integral)_constant\b|(?:true|false)_type$|sampler$"
+    r"|(?:texture(?:\dd|cube|_buffer)|depth(?:2d|cube))(?:_ms)?(?:_array)?\b)"
+)
 _ALIAS = re.compile(r"[^;{}]*?\b(?:using\s+(\w+)\s*=|typedef\b)")
 _NAMES = "[(identifier) (field_identifier)] @n"
 
@@ -667,7 +670,7 @@ def _are_apart(one: Type, other: Type) -> bool:
             return _is_builtin(value)
     for value, reference in ((one, other), (other, one)):
         if value.kind == "value" and reference.kind == "reference":
-            return _CONSTANT_TYPE.match(value.name) is not None
+            return _ALONE.match(value.name) is not None
     return False
 
 
