@@ -445,3 +445,21 @@ def test_elements_of_a_class_are_assigned(program):
     out, x = torch.zeros(4), torch.tensor([1.5, 2.0, 3.25, 4.0])
     program(ELEMENTS).launch("k", out, x, grid=4)
     assert out.tolist() == [5.0, 5.25, 5.0, 5.5]
+
+
+MULTISAMPLED = """
+template <typename T> uint2 size_of(T t) { return uint2(t.get_width(), t.get_height()); }
+float4 first(texture2d_ms<float> t) { return t.read(size_of(t), 0) / t.get_num_samples(); }
+float last(depth2d_ms_array<float> t) { return t.read(uint2(0), t.get_array_size() - 1, 0); }
+kernel void resolve(texture2d_ms<float> t, device float4* o) { o[0] = first(t); }
+kernel void k(device float* o) { o[0] = 3; }
+"""
+
+
+def test_functions_of_multisampled_textures_cost_no_other_kernel(program):
+    out = torch.zeros(1)
+    p = program(MULTISAMPLED)
+    p.launch("k", out, grid=1)
+    assert out[0] == 3
+    with pytest.raises(KeyError, match="resolve"):
+        p.launch("resolve", out, grid=1)

@@ -670,8 +670,27 @@ struct TextureAtomics : TextureAccess<K, T, A, false> {
   }
 };
 
-}  // namespace bases
+// There are no multisampled textures: kernels that take one are left out of the library. Functions
+// may name the members, and nothing calls them.
+template <class Texel>
+struct Multisampled {
+  MSL_INLINE uint get_width() const { return 0; }
+  MSL_INLINE uint get_height() const { return 0; }
+  MSL_INLINE uint get_num_samples() const { return 0; }
+  MSL_INLINE Texel read(uint2, uint) const { return {}; }
+  MSL_INLINE Texel read(ushort2, ushort) const { return {}; }
+};
+template <class Texel>
+struct MultisampledArray {
+  MSL_INLINE uint get_width() const { return 0; }
+  MSL_INLINE uint get_height() const { return 0; }
+  MSL_INLINE uint get_array_size() const { return 0; }
+  MSL_INLINE uint get_num_samples() const { return 0; }
+  MSL_INLINE Texel read(uint2, uint, uint) const { return {}; }
+  MSL_INLINE Texel read(ushort2, ushort, ushort) const { return {}; }
+};
 
+}  // namespace bases
 }  // namespace msl::msl_impl
 
 namespace msl::metal {
@@ -704,15 +723,14 @@ MSL_DEPTH_TEXTURE(depthcube, kCube)
 MSL_DEPTH_TEXTURE(depthcube_array, kCubeArray)
 #undef MSL_TEXTURE
 #undef MSL_DEPTH_TEXTURE
-// There are no multisampled textures: kernels that take one are left out of the library.
 template <class T, access A = access::read, memory_coherence C = memory_coherence_threadgroup>
-struct texture2d_ms {};
+struct texture2d_ms : msl_impl::bases::Multisampled<vec<T, 4>> {};
 template <class T, access A = access::read, memory_coherence C = memory_coherence_threadgroup>
-struct texture2d_ms_array {};
+struct texture2d_ms_array : msl_impl::bases::MultisampledArray<vec<T, 4>> {};
 template <class T, access A = access::read, memory_coherence C = memory_coherence_threadgroup>
-struct depth2d_ms {};
+struct depth2d_ms : msl_impl::bases::Multisampled<T> {};
 template <class T, access A = access::read, memory_coherence C = memory_coherence_threadgroup>
-struct depth2d_ms_array {};
+struct depth2d_ms_array : msl_impl::bases::MultisampledArray<T> {};
 template <class T, access A = access::read, memory_coherence C = memory_coherence_threadgroup>
 struct texture_buffer : msl_impl::bases::TextureAtomics<abi::TextureKind::kBuffer,
                                                         msl_impl::TextureComponentOr<T>, A> {
