@@ -221,3 +221,9 @@ def test_a_value_is_bound_to_a_reference_into_thread_memory_alone():
     ((line, sentence),) = check(VALUES.replace("SPACE", "device"))
     assert line == 6
     assert sentence.startswith("no matching function for call to 'f'")
+
+
+@needs_clang
+def test_a_static_member_in_constant_memory_has_its_value_in_the_class():
+    member = "class A { static constant uint p = 3; public: uint get() { return p; } };\n"
+    assert check(member + "kernel void k(device uint* o) { A a; o[0] = a.get(); }") == []

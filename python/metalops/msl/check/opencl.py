@@ -132,6 +132,10 @@ _FILTERS = [
         "The same, in a conditional expression.",
     ),
     _Filter(
+        re.compile(r"^non-const static data member must be initialized out of line$"),
+        "A static member in constant memory is const in Metal. Others are found by program-scope.",
+    ),
+    _Filter(
         re.compile(r"^variable in constant address space must be initialized$"),
         "A static member has its initialiser where it is defined. Other constants without one are found by "
         "program-scope.",
