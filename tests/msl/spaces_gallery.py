@@ -155,7 +155,7 @@ CASES = [
         struct made { using type = float2; };
         template <typename M> int of_object() {
           using T = typename M::type;
-          return of_values<T>::taken(T(1, 2));
+          return of_values<T>::taken(T(1, 2)) + 10 * of_values<T>::taken(T{1, 2});
         }
         """,
         [
@@ -171,7 +171,7 @@ CASES = [
             ("threadgroup float* q = tg;", "of_pointer(q)", 8),
             ("device float* q = o;", "levels(&q)", 9),
             ("threadgroup float* q[2] = {tg, tg};", "levels(q)", 10),
-            ("", "of_object<made>()", 12),
+            ("", "of_object<made>()", 132),
             ("", "of_any<float>(own) * 100 + of_any<half>(o)", 1314),
         ],
     ),

@@ -322,7 +322,16 @@ class Spaces:
         type_node = node.child_by_field_name("type")
         if type_node.type == "type_descriptor":
             return self._cast(type_node)
-        return self._object(type_node)
+        values = node.child_by_field_name("value").named_child_count
+        return self._object(type_node) or self._made(type_node, values)
+
+    def _made(self, name, values: int) -> Type | None:
+        """Returns the type of `T(a, b)` or `T{a, b}`, an object, whatever T is: a parameter or an alias of the function.
+        `T(a)` may be a cast of a pointer."""
+        declaration = self.calls.scopes_around(name).declaration_of(name)
+        if declaration is None or declaration.kind != "type" or values < 2:
+            return None
+        return Type("value", None, None, self.source.masked_text(name), False)
 
     def _object(self, type_node) -> Type | None:
         """Returns the type of `T(...)` or `T{...}`."""
@@ -353,9 +362,7 @@ class Spaces:
             return None if is_class else NUMBER
         declaration = self.calls.scopes_around(node).declaration_of(name)
         if declaration is not None:
-            # `T(a, b)` makes an object, whatever T is; `T(a)` may be a cast of a pointer.
-            is_object = declaration.kind == "type" and len(arguments_of(node) or ()) > 1
-            return Type("value", None, None, text, False) if is_object else None
+            return self._made(name, len(arguments_of(node) or ()))
         if _BUILTIN_CALL.match(text):
             return Type("value", None, None, text, False)
         if text in self.types.classes or text in self.types.aliases:
