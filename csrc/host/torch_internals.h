@@ -186,9 +186,19 @@ void install_hooks() {
 // The name that exec_unary_kernel_raw takes.
 #if TORCH_VERSION_MINOR >= 14
 using KernelName = std::string_view;
+// The rest of that function's name in Objective-C, where buffers are objects.
+#define METALOPS_RAW_KERNEL_IN_OBJECTIVE_C                                                \
+  "ESt17basic_string_viewIcSt11char_traitsIcEEPU19objcproto9MTLBuffer11objc_objectjN3c10" \
+  "10ScalarTypeES8_jSA_jSt8optionalIjE"
 #else
 using KernelName = const std::string&;
+#define METALOPS_RAW_KERNEL_IN_OBJECTIVE_C                                                \
+  "ERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEPU19objcproto9MTLBuffer11objc_" \
+  "objectjN3c1010ScalarTypeESC_jSE_jSt8optionalIjE"
 #endif
+
+// True if torch's headers declare is_macos_13_or_newer.
+#define METALOPS_HAS_MACOS_13_OR_NEWER (TORCH_VERSION_MINOR < 14)
 
 // True if strided ternary kernels run on 3-D grids.
 inline constexpr bool kTernaryKernelsHave3DGrids = TORCH_VERSION_MINOR >= 15;

@@ -8,7 +8,6 @@
 #include <ATen/mps/MPSProfiler.h>
 #include <ATen/mps/MPSStream.h>
 #include <ATen/native/mps/MetalShaderLibrary.h>
-#include <torch/version.h>
 #undef nil
 
 #include <device/objective_c.h>
@@ -183,7 +182,7 @@ bool is_apple_family_or_newer(AppleGPUFamily family) {
 }
 at::Allocator* GetMPSAllocator() { return c10::GetAllocator(c10::DeviceType::MPS); }
 // The device follows the newest macOS version that torch checks for (hooks.cpp).
-#if TORCH_VERSION_MINOR < 14
+#if METALOPS_HAS_MACOS_13_OR_NEWER
 bool MPSDevice::isMacOS13Plus(MacOSVersion) const { return true; }
 bool is_macos_13_or_newer(MacOSVersion) { return true; }
 #endif
@@ -354,19 +353,12 @@ void metalops_kernel_function(MetalKernelFunction* self, void* state, void*) {
 }
 
 // MetalShaderLibrary::exec_unary_kernel_raw(name, id<MTLBuffer>, ...)
-#if TORCH_VERSION_MINOR >= 14
-#define RAW_NAME                                                                    \
-  "ESt17basic_string_viewIcSt11char_traitsIcEEPU19objcproto9MTLBuffer11objc_object" \
-  "jN3c1010ScalarTypeES8_jSA_jSt8optionalIjE"
-#else
-#define RAW_NAME                                                                     \
-  "ERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEPU19objcproto9MTLBuffer11" \
-  "objc_objectjN3c1010ScalarTypeESC_jSE_jSt8optionalIjE"
-#endif
 void metalops_unary_raw(MetalShaderLibrary* self, metalops::internals::KernelName name, id from,
                         uint32_t from_offset, c10::ScalarType from_type, id to, uint32_t to_offset,
                         c10::ScalarType to_type, uint32_t count, std::optional<uint32_t> threshold)
-    OBJC_NAME("_ZN2at6native3mps18MetalShaderLibrary21exec_unary_kernel_raw" RAW_NAME);
+    OBJC_NAME(
+        "_ZN2at6native3mps18MetalShaderLibrary21exec_unary_kernel_"
+        "raw" METALOPS_RAW_KERNEL_IN_OBJECTIVE_C);
 void metalops_unary_raw(MetalShaderLibrary* self, metalops::internals::KernelName name, id from,
                         uint32_t from_offset, c10::ScalarType from_type, id to, uint32_t to_offset,
                         c10::ScalarType to_type, uint32_t count,

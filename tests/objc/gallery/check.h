@@ -55,6 +55,7 @@ inline bool has(const std::string& text, const std::string& part) {
   static void NAME();                                               \
   extern "C" const char* test_##NAME() { return check::run(NAME); } \
   static void NAME()
+#undef CHECK  // torch has one, too
 #define CHECK(...)                                                            \
   do {                                                                        \
     if (!(__VA_ARGS__)) check::fail(__LINE__, #__VA_ARGS__ " does not hold"); \
