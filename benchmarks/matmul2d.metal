@@ -1,5 +1,6 @@
 // C = A B by matmul2d, of half or bfloat with sums in float: a tile of M x N for each threadgroup,
-// all of the inner dimension at once (matmul2d_*) or in steps of 32 (matmul2d_steps_*).
+// all of the inner dimension at once (matmul2d_*; matmul2d_nt_* has B transposed in memory, as a
+// linear layer's weight) or in steps of 32 (matmul2d_steps_*).
 //
 // Threads: (columns / N * 32 * SIMDGROUPS, rows / M) in groups of (32 * SIMDGROUPS, 1). Sizes:
 // rows, columns, inner.
@@ -12,27 +13,41 @@ using namespace mpp::tensor_ops;
 template <typename T>
 using Matrix = tensor<device T, dextents<int, 2>, tensor_inline>;
 
-template <typename T, int M, int N, int SIMDGROUPS>
+// The tile of a threadgroup: down bands of eight tiles, so that threadgroups that run at the same
+// time share rows and columns.
+inline uint2 tile_of(uint2 group, uint2 groups) {
+  const uint band = 8 * groups.x, index = group.y * groups.x + group.x;
+  const uint first = index / band * 8, rows = min(8u, groups.y - first);
+  return uint2(index % band / rows, first + index % band % rows);
+}
+
+template <typename T, int M, int N, int SIMDGROUPS, bool IS_TRANSPOSED>
 kernel void product(device T* a, device T* b, device T* c, constant int3& sizes,
-                    uint2 group [[threadgroup_position_in_grid]]) {
-  constexpr auto description = matmul2d_descriptor(M, N, static_cast<int>(dynamic_extent));
+                    uint2 group [[threadgroup_position_in_grid]],
+                    uint2 groups [[threadgroups_per_grid]]) {
+  constexpr auto description =
+      matmul2d_descriptor(M, N, static_cast<int>(dynamic_extent), false, IS_TRANSPOSED);
   matmul2d<description, execution_simdgroups<SIMDGROUPS>> op;
   const int rows = sizes.x, columns = sizes.y, inner = sizes.z;
-  const int row = int(group.y) * M, column = int(group.x) * N;
+  const uint2 tile = tile_of(group, groups);
+  const int row = int(tile.y) * M, column = int(tile.x) * N;
   auto left = Matrix<T>(a, dextents<int, 2>(inner, rows)).slice(0, row);
-  auto right = Matrix<T>(b, dextents<int, 2>(columns, inner)).slice(column, 0);
+  auto right = IS_TRANSPOSED ? Matrix<T>(b, dextents<int, 2>(inner, columns)).slice(0, column)
+                             : Matrix<T>(b, dextents<int, 2>(columns, inner)).slice(column, 0);
   auto result = Matrix<T>(c, dextents<int, 2>(columns, rows)).slice(column, row);
   op.run(left, right, result);
 }
 
 template <typename T, int M, int N, int SIMDGROUPS>
 kernel void product_in_steps(device T* a, device T* b, device T* c, constant int3& sizes,
-                             uint2 group [[threadgroup_position_in_grid]]) {
+                             uint2 group [[threadgroup_position_in_grid]],
+                             uint2 groups [[threadgroups_per_grid]]) {
   constexpr auto description = matmul2d_descriptor(M, N, 32, false, false, false,
                                                    matmul2d_descriptor::mode::multiply_accumulate);
   matmul2d<description, execution_simdgroups<SIMDGROUPS>> op;
   const int rows = sizes.x, columns = sizes.y, inner = sizes.z;
-  const int row = int(group.y) * M, column = int(group.x) * N;
+  const uint2 tile = tile_of(group, groups);
+  const int row = int(tile.y) * M, column = int(tile.x) * N;
   auto left = Matrix<T>(a, dextents<int, 2>(inner, rows));
   auto right = Matrix<T>(b, dextents<int, 2>(columns, inner));
   auto result = Matrix<T>(c, dextents<int, 2>(columns, rows)).slice(column, row);
@@ -53,15 +68,17 @@ kernel void product_in_steps(device T* a, device T* b, device T* c, constant int
   }
 }
 
-#define INSTANTIATE(KERNEL, NAME, T, M, N, SIMDGROUPS)                          \
-  template [[host_name(NAME "_" #T "_" #M "x" #N "_" #SIMDGROUPS)]] kernel void \
-  KERNEL<T, M, N, SIMDGROUPS>(device T*, device T*, device T*, constant int3&, uint2);
-#define INSTANTIATE_TILES(T)                       \
-  INSTANTIATE(product, "matmul2d", T, 64, 32, 4)   \
-  INSTANTIATE(product, "matmul2d", T, 64, 64, 4)   \
-  INSTANTIATE(product, "matmul2d", T, 128, 64, 4)  \
-  INSTANTIATE(product, "matmul2d", T, 128, 128, 4) \
-  INSTANTIATE(product, "matmul2d", T, 128, 128, 8) \
+#define INSTANTIATE(KERNEL, NAME, T, M, N, SIMDGROUPS, ...)                                   \
+  template [[host_name(NAME "_" #T "_" #M "x" #N "_" #SIMDGROUPS)]] kernel void               \
+  KERNEL<T, M, N, SIMDGROUPS, ##__VA_ARGS__>(device T*, device T*, device T*, constant int3&, \
+                                             uint2, uint2);
+#define INSTANTIATE_TILES(T)                                \
+  INSTANTIATE(product, "matmul2d", T, 64, 64, 4, false)     \
+  INSTANTIATE(product, "matmul2d", T, 128, 64, 4, false)    \
+  INSTANTIATE(product, "matmul2d", T, 128, 128, 4, false)   \
+  INSTANTIATE(product, "matmul2d", T, 128, 128, 8, false)   \
+  INSTANTIATE(product, "matmul2d", T, 128, 256, 8, false)   \
+  INSTANTIATE(product, "matmul2d_nt", T, 128, 256, 8, true) \
   INSTANTIATE(product_in_steps, "matmul2d_steps", T, 64, 64, 4)
 INSTANTIATE_TILES(half)
 INSTANTIATE_TILES(bfloat)

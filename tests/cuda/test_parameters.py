@@ -8,6 +8,9 @@ import torch
 from metalops.cuda import compile_shader
 from metalops.cuda.function import LAUNCH_BYTES
 from metalops.cuda.library import Library
+from metalops.msl.source import languages
+
+from tests.tensorops import products
 
 from .recorded import needs_nvrtc
 
@@ -191,6 +194,33 @@ def test_what_earlier_launches_passed_is_not_passed_again(recorder):
     assert struct.unpack_from("3Q", first, 176) == (a.data_ptr(), b.data_ptr(), 0)
     assert struct.unpack_from("3Q", second, 176) == (a.data_ptr(), 0, 0)
     assert recorder.allowed == {"msl_kernel_0": 60_016}
+
+
+def test_launches_bring_shared_memory_and_maps_of_their_matrices(recorder, monkeypatch):
+    source = products.HEADER + products.Product("half", "half", m=64, n=64, simdgroups=4).text()
+    library = Library(source, language=languages.LANGUAGES["4.0"])
+    monkeypatch.setattr("metalops.cuda.nvrtc.launched_memory", lambda code, kernel: 60_000)
+    a, b, c = (torch.zeros(64, 64, dtype=t) for t in (torch.half, torch.half, torch.float))
+    asked = []
+
+    def copy_map(*matrix):
+        asked.append(matrix)
+        return bytes([len(asked)]) * 128
+
+    monkeypatch.setattr("metalops.cuda.copy_maps.driver.copy_map", copy_map)
+    sizes = [struct.pack("i", 64)] * 3
+    (name,) = library.kernel_names
+    for grid in ((128, 2), 128):
+        library.launch(name, [a, b, c, *sizes], grid, 128)
+    assert asked == [(x.data_ptr(), 64, 64, 128, rows) for rows in (64, 16) for x in (a, b)]
+    assert recorder.allowed == dict.fromkeys(["msl_kernel_0", "msl_fast_0"], 60_000)
+    for launch in recorder.launches:
+        assert launch.shared == 60_000
+        maps = launch.parameters[-1]
+        assert [maps[i * 128] for i in range(8)] == [1, 2, 0, 0, 3, 4, 0, 0]
+        matrices = [struct.unpack_from("<2Q2I", maps, 1024 + 24 * i) for i in range(2)]
+        assert matrices == [(x.data_ptr(), 128, 64, 64) for x in (a, b)]
+        assert struct.unpack_from("<I", maps, 1024 + 4 * 24) == (2,)
 
 
 def test_grids_of_more_groups_than_a_gpu_counts_are_launched_in_parts(recorder):

@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from metalops.cuda import nvrtc
+import torch
+from metalops.cuda import copy_maps, nvrtc
 from metalops.cuda.library import Library
 from metalops.msl.source import languages
 
@@ -153,13 +154,68 @@ def test_before_tensor_cores_of_16_bits_there_are_other_ways():
     assert instructions(text, "mma") == [0]
 
 
-@pytest.mark.parametrize("factor", ["half", "bfloat"])
+@pytest.mark.full
+@pytest.mark.parametrize("m, n, simdgroups", [(128, 64, 4), (128, 256, 8)])
 @pytest.mark.parametrize("transposed", [False, True])
-def test_on_compute_capability_9_0_four_simdgroups_multiply_together(factor, transposed):
-    fields = dict(m=128, n=64, simdgroups=4, transpose_left=transposed, transpose_right=transposed)
-    text = compiled(Product(factor, factor, **fields).text(), architecture="compute_90a")
-    # Two blocks of 64 rows, two of 16 inner elements.
-    assert instructions(text, "wgmma.mma_async", "ldmatrix", "local") == [2 * 2, 0, 0]
+def test_on_compute_capability_9_0_four_simdgroups_multiply_together(m, n, simdgroups, transposed):
+    fields = dict(transpose_left=transposed, transpose_right=transposed)
+    product = Product("half", "half", m=m, n=n, simdgroups=simdgroups, **fields)
+    text = compiled(product.text(), architecture="compute_90a")
+    fragments = m // (16 * simdgroups)  # of 64 rows, for each warpgroup
+    # Blocks of 64 inner elements are copied by all threads, or by the copy engine: in lines along K, or where
+    # a warpgroup has its rows in sequence.
+    ways = 2 if fragments == 1 or not transposed else 1
+    found = instructions(text, "wgmma.mma_async", "ldmatrix", "local")
+    assert found == [ways * fragments * 4, 0, 0]
+    assert ("cp.async.bulk.tensor" in text) == (ways == 2)
+
+
+@pytest.mark.full
+def test_on_compute_capability_9_0_launches_bring_the_memory_of_large_tiles():
+    large = Product("half", "half", m=128, n=256, simdgroups=8)
+    small = Product("half", "half", m=16, n=32)
+    library = Library(HEADER + large.text() + small.text(), language=languages.LANGUAGES["4.0"])
+    blocks = 4 * (128 + 256) * 64 * 2
+    for architecture in ("sm_90a", "compute_90a"):
+        code = library.compile(architecture)
+        found = [nvrtc.launched_memory(code, f"msl_kernel_{i}") for i in range(2)]
+        assert blocks < found[0] < blocks + 2048 and found[1] == 0
+    assert nvrtc.launched_memory(library.compile("sm_80"), "msl_kernel_0") == 0
+
+
+@pytest.mark.parametrize(
+    ("tensor", "matrix"),
+    [
+        (lambda x: x, (0, 64, 128, 256)),
+        (lambda x: x.t(), (0, 64, 128, 256)),
+        (lambda x: x.view(2, 32, 128), (0, 64, 128, 256)),
+        (lambda x: x.view(1, 64, 1, 128), (0, 64, 128, 256)),
+        (lambda x: x[8:, 16:48], (8 * 256 + 32, 56, 32, 256)),
+        (lambda x: x.view(4, 16, 128).transpose(0, 1), (0, 64, 128, 256)),
+        (lambda x: x[:, 1:], None),  # address
+        (lambda x: x.view(-1)[:8064].view(128, 63), None),  # stride
+        (lambda x: x[:, ::2], None),
+        (lambda x: x.view(4, 16, 128)[:, :8], None),
+        (lambda x: x.view(-1), None),
+        (lambda x: x[:0], None),
+        (lambda x: x.view(torch.int32), None),
+        (lambda x: x[:1].expand(64, 128), None),
+        (lambda x: x.as_strided((64, 128), (64, 1)), None),
+    ],
+)
+def test_matrices_that_the_copy_engine_reads(tensor, matrix):
+    x = torch.zeros(64, 128, dtype=torch.half)
+    assert x.data_ptr() % 16 == 0
+    if matrix is not None:
+        matrix = x.data_ptr() + matrix[0], *matrix[1:]
+    assert copy_maps.matrix_of(tensor(x)) == matrix
+
+
+@pytest.mark.full
+def test_tiles_whose_blocks_do_not_fit_are_multiplied_by_simdgroups():
+    product = Product("half", "half", m=4096, n=16, simdgroups=32)
+    text = compiled(product.text(), architecture="compute_90a")
+    assert instructions(text, "wgmma.mma_async") == [0] and "mma.sync" in text
 
 
 def test_operations_ask_for_no_lanes():

@@ -42,7 +42,7 @@ def _plain(metal: str, dtype: torch.dtype) -> Element:
 def _packed(codes: torch.Tensor, bits: int) -> torch.Tensor:
     """Codes of less than a byte, the first in the lowest bits."""
     in_byte = 8 // bits
-    parts = codes.to(torch.uint8).reshape(codes.shape[0], -1, in_byte)
+    parts = codes.to(torch.uint8).contiguous().reshape(codes.shape[0], -1, in_byte)
     return sum(parts[..., i] << (i * bits) for i in range(in_byte)).to(torch.uint8)
 
 

@@ -98,6 +98,33 @@ def test_transpositions_steps_and_destinations():
         product.check(library, 50, 45, 96)
 
 
+# Tiles of several simdgroups in factors of 16 bits, which some GPUs multiply with groups of four: of types
+# and sizes that their copies take, and of others.
+LARGE = [
+    Product(*types, m, n, 0, tl, tr, simdgroups, cooperative=c, accumulates=a)
+    for m, n, simdgroups in ((64, 32, 4), (128, 128, 4), (128, 256, 8), (192, 64, 12))
+    for tl, tr, c, a, types in (
+        (False, False, False, False, ("half", "half", "half")),
+        (False, True, False, True, ("bfloat", "bfloat", "bfloat")),
+        (True, False, True, True, ("half", "half", "float")),
+        (True, True, True, False, ("bfloat", "bfloat", "float")),
+    )
+]
+LARGE += [
+    Product("half", "half", "half", m=128, n=64, k=64, simdgroups=4),
+    Product("char", "half", "half", m=64, n=64, simdgroups=4, transpose_right=True),
+    Product("bfloat", "uint4", "float", m=128, n=64, simdgroups=8, transpose_right=True),
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("rows, columns, inner", [(130, 264, 328), (200, 40, 24), (65, 51, 41)])
+def test_large_tiles_of_several_simdgroups(rows, columns, inner):
+    library = library_of(LARGE)
+    for product in LARGE:
+        product.check(library, rows, columns, inner + inner % 2)
+
+
 SHORT = """
 constant constexpr auto d = matmul2d_descriptor(16, 32, 64);
 using Matrix = tensor<device float, dextents<int, 2>, tensor_inline>;

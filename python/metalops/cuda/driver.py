@@ -7,7 +7,7 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 
 
 class DriverError(RuntimeError):
@@ -95,6 +95,38 @@ def allow_dynamic_shared_bytes(function: c_void_p, size: int) -> None:
     _call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED_SIZE_BYTES, size)
 
 
+_MAP_BYTES = 128
+_UINT16, _SWIZZLE_128B, _PROMOTION_L2_256B = 1, 3, 3
+
+
+def copy_map(address: int, rows: int, columns: int, stride: int, box_rows: int) -> bytes:
+    """Returns the map with which the copy engine copies boxes of box_rows x 64 elements of a matrix of 16-bit elements
+    to shared memory, in the 128-byte swizzle; beyond the matrix it writes zeros. stride: of rows, in bytes."""
+    memory = ctypes.create_string_buffer(_MAP_BYTES + 64)
+    offset = -ctypes.addressof(memory) % 64
+    sizes, box, steps = (
+        (c_uint64 * 2)(columns, rows),
+        (c_uint32 * 2)(64, box_rows),
+        (c_uint32 * 2)(1, 1),
+    )
+    _call(
+        "cuTensorMapEncodeTiled",
+        c_void_p(ctypes.addressof(memory) + offset),
+        _UINT16,
+        2,
+        c_void_p(address),
+        sizes,
+        (c_uint64 * 1)(stride),
+        box,
+        steps,
+        0,
+        _SWIZZLE_128B,
+        _PROMOTION_L2_256B,
+        0,
+    )
+    return memory.raw[offset : offset + _MAP_BYTES]
+
+
 @functools.cache
 def _launch_kernel() -> Callable[..., int]:
     function = _library().cuLaunchKernel
@@ -112,6 +144,9 @@ class Parameters:
         first = ctypes.addressof(self.memory)
         starts = itertools.accumulate(sizes[:-1], initial=first)
         self.addresses = (c_void_p * len(sizes))(*starts)
+
+    def put(self, offset: int, content: bytes) -> None:
+        ctypes.memmove(ctypes.addressof(self.memory) + offset, content, len(content))
 
 
 def launch(

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from .._textures import Sampler, Texture
-from . import driver, tensor_argument, texture_argument
+from . import copy_maps, driver, tensor_argument, texture_argument
 from .long_values import on_gpu
 from .tensor_argument import TensorArgument
 from .texture_argument import HandleArgument
@@ -78,8 +78,18 @@ class _OneByOne:
     """An entry that takes its arguments one by one: pointers to aligned memory that do not alias where one is written
     to, and bytes of known sizes."""
 
-    def __init__(self, handle: ctypes.c_void_p, buffers: Sequence[Argument], brings_numbers: bool):
+    def __init__(
+        self,
+        handle: ctypes.c_void_p,
+        buffers: Sequence[Argument],
+        brings_numbers: bool,
+        launched_bytes: int,
+        takes_maps: bool,
+    ):
         self.handle = handle
+        self._launched_bytes = launched_bytes
+        if launched_bytes:
+            driver.allow_dynamic_shared_bytes(handle, launched_bytes)
         sizes = [_size_of(a, brings_numbers) for a in buffers]
         self._arguments = tuple(
             (a.index, size, a.kind == "numbers") for a, size in zip(buffers, sizes, strict=True)
@@ -95,11 +105,16 @@ class _OneByOne:
         codes = "".join(f"{size}s" if size else "Q" for size in sizes)
         self._layout = struct.Struct(f"<{EXTENT_BYTES}s{codes}")
         self._sizes = [EXTENT_BYTES, *(size or 8 for size in sizes)]
+        if takes_maps:
+            self._sizes.append(copy_maps.MAPS_BYTES)
         # Free parameter memory: the driver copies it before a launch returns.
         self._parameters: list[driver.Parameters] = []
 
-    def launch(self, values: Sequence[Value], geometry: Geometry, stream: int) -> bool:
-        """Launches the kernel; returns false if this entry cannot take the arguments."""
+    def launch(
+        self, values: Sequence[Value], geometry: Geometry, stream: int, maps: bytes | None
+    ) -> bool:
+        """Launches the kernel; returns false if this entry cannot take the arguments. maps: see copy_maps; None for
+        none."""
         passed = self._passed(values)
         if passed is None:
             return False
@@ -107,9 +122,13 @@ class _OneByOne:
             parameters = self._parameters.pop()
         except IndexError:
             parameters = driver.Parameters(self._sizes)
+        if maps is not None:
+            parameters.put(self._layout.size, maps)
         for blocks, extent in geometry.parts:
             self._layout.pack_into(parameters.memory, 0, extent, *passed)
-            driver.launch(self.handle, blocks, geometry.block, 0, stream, parameters)
+            driver.launch(
+                self.handle, blocks, geometry.block, self._launched_bytes, stream, parameters
+            )
         self._parameters.append(parameters)
         return True
 
@@ -157,12 +176,15 @@ class Function:
         whole_warps: bool,
         tensors: Mapping[int, TensorArgument],
         handles: Sequence[HandleArgument] = (),
+        launched_bytes: int = 0,
+        takes_maps: bool = False,
     ):
         """entries: the one that takes all launches; those that take arguments one by one, without and with constant
         numbers that are passed with the launch, None where there is none. limit: of threads a threadgroup, as the
         kernel declares it; 0 for none. is_free: true if groups may have any size. whole_warps: true if blocks are
         one-dimensional and consist of whole warps. tensors: the arguments that are tensors by handles, by buffer.
-        handles: the textures and samplers."""
+        handles: the textures and samplers. launched_bytes: see nvrtc.launched_memory. takes_maps: true if the entries
+        have a parameter for maps of the copy engine, which kernels with such memory use."""
         self.arguments = arguments
         self._tensors = tensors
         self._handles = handles
@@ -175,8 +197,13 @@ class Function:
         self._geometries: dict[tuple, Geometry] = {}
         self._dynamic_bytes = 0  # opted in for the kernel so far
         buffers = [a for a in arguments if a.kind != "threadgroup"]
-        self._fast = _OneByOne(fast, buffers, False) if fast is not None else None
-        self._brings = _OneByOne(brings, buffers, True) if brings is not None else None
+        self._launched_bytes = launched_bytes
+        self._sizes = [LAUNCH_BYTES, *([copy_maps.MAPS_BYTES] if takes_maps else [])]
+        self._fast = self._brings = None
+        if fast is not None:
+            self._fast = _OneByOne(fast, buffers, False, launched_bytes, takes_maps)
+        if brings is not None:
+            self._brings = _OneByOne(brings, buffers, True, launched_bytes, takes_maps)
         self._least_count = max((a.index + 1 for a in buffers), default=0)
         # Free parameter memory: the driver copies it before a launch returns.
         self._parameters: list[driver.Parameters] = []
@@ -204,6 +231,7 @@ class Function:
         table = b""
         if self._handles or textures or samplers:
             table = texture_argument.table(self._name, self._handles, textures, samplers)
+        maps = copy_maps.of_launch(values) if self._launched_bytes else None
         if self._tensors:
             values = tensor_argument.described(self._name, self._tensors, values)
         try:
@@ -216,20 +244,23 @@ class Function:
         if not geometry.parts:
             return
         if len(values) >= self._least_count:
-            if self._brings is not None and self._brings.launch(values, geometry, stream):
+            if self._brings is not None and self._brings.launch(values, geometry, stream, maps):
                 return
             if self._fast is not None and geometry.is_line:
-                if self._fast.launch(values, geometry, stream):
+                if self._fast.launch(values, geometry, stream, maps):
                     return
         try:
             parameters = self._parameters.pop()
         except IndexError:
-            parameters = driver.Parameters([LAUNCH_BYTES])
+            parameters = driver.Parameters(self._sizes)
+        if maps is not None:
+            parameters.put(LAUNCH_BYTES, maps)
         kept = self._set(parameters.memory, values, table)
         shared = 0
         for index, size in (threadgroup_bytes or {}).items():
             struct.pack_into("<I", parameters.memory, _OFFSETS_AT + 4 * index, shared)
             shared += (size + 15) // 16 * 16
+        shared += self._launched_bytes
         if shared > self._dynamic_bytes and shared + self._static_bytes > _ORDINARY_SHARED_BYTES:
             driver.allow_dynamic_shared_bytes(self._handle, shared)
             self._dynamic_bytes = shared

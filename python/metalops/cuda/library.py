@@ -50,7 +50,7 @@ class Library:
 
     def _take(self, values: Mapping[int, bytes]) -> None:
         self.constants = values
-        self._modules: dict[int, driver.Module] = {}
+        self._modules: dict[int, tuple[driver.Module, bytes]] = {}
         self._functions: dict[tuple[int, str], Function] = {}
 
     @functools.cached_property
@@ -146,7 +146,7 @@ class Library:
         number = entry.number
         with device.using(index):
             driver.ensure_context(index)
-            module = self._module(index)
+            module, code = self._module(index)
             facts = module.read(f"msl_facts_{number}")
             handle = module.function(f"msl_kernel_{number}")
             fast = module.function(f"msl_fast_{number}") if entry.is_fast else None
@@ -154,6 +154,7 @@ class Library:
             may_be_tensors = self._code.program.has_tensors and "tensor" in entry.arguments
             tensors = module.read(f"msl_tensors_{number}") if may_be_tensors else b""
             handles = module.read(f"msl_handles_{number}") if entry.handles else b""
+        launched = nvrtc.launched_memory(code, f"msl_kernel_{number}")
         limit, *numbers = struct.unpack(f"{len(facts) // 4}I", facts)
         kinds = [kind for kind in entry.arguments if kind not in HANDLES]
         rows = zip(kinds, numbers[::3], numbers[1::3], numbers[2::3], strict=True)
@@ -162,11 +163,23 @@ class Library:
         entries = handle, fast, brings
         whole_warps = self._code.has_matrices
         taken = texture_argument.unpack(handles, entry.handles)
-        return Function(name, entries, limit, arguments, entry.is_free, whole_warps, asked, taken)
+        return Function(
+            name,
+            entries,
+            limit,
+            arguments,
+            entry.is_free,
+            whole_warps,
+            asked,
+            taken,
+            launched,
+            self._code.program.has_tensors,
+        )
 
-    def _module(self, index: int) -> driver.Module:
+    def _module(self, index: int) -> tuple[driver.Module, bytes]:
         if index not in self._modules:
-            self._modules[index] = driver.Module(self.compile(device.architecture(index)))
+            code = self.compile(device.architecture(index))
+            self._modules[index] = driver.Module(code), code
         return self._modules[index]
 
     def launch(

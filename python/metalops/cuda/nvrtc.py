@@ -82,12 +82,43 @@ def _text(program: c_void_p, what: str) -> bytes:
     return text.raw[: size.value]
 
 
-_ERROR = re.compile(r"^[^\n(]*\((\d+)\): (?:catastrophic )?error: (.*)$", re.MULTILINE)
+# Errors in the program itself: the names of headers are paths.
+_ERROR = re.compile(r"^[^\n(/]*\((\d+)\): (?:catastrophic )?error: (.*)$", re.MULTILINE)
 
 
 def errors(log: str) -> list[tuple[int, str]]:
     """Returns the lines (from 1) and texts of the errors in a CompileError's log."""
     return [(int(line), text) for line, text in _ERROR.findall(log)]
+
+
+_HEAD_OF_FUNCTION = re.compile(rb"\.(?:(entry)|func)\s+(?:\([^)]*\)\s*)?([\w$]+)")
+_LAUNCHED_MEMORY = re.compile(rb"// msl_launched_memory (\d+)")
+_NOTE = b"\n// launched memory:"
+
+
+def launched_memory(code: bytes, kernel: str) -> int:
+    """Returns the bytes of shared memory, beside its threadgroup arguments, with which a kernel of a compiled program is
+    to be launched: operations on tensors that stage more than blocks have by themselves ask for it."""
+    text = code
+    if code.startswith(b"\x7fELF"):
+        numbers = dict(pair.split(b"=") for pair in code.rpartition(_NOTE)[2].split())
+        return int(numbers.get(kernel.encode(), 0))
+    heads = [*_HEAD_OF_FUNCTION.finditer(text)]
+    ends = [head.start() for head in heads[1:]] + [len(text)]
+    most = 0
+    for head, end in zip(heads, ends, strict=True):
+        # The kernel itself, and functions that it may call.
+        if not head[1] or head[2] == kernel.encode():
+            found = _LAUNCHED_MEMORY.findall(text, head.end(), end)
+            most = max([most, *map(int, found)])
+    return most
+
+
+def _with_note(cubin: bytes, ptx: bytes) -> bytes:
+    """Returns a cubin and, behind it, the memory that its kernels are launched with: only PTX says it."""
+    names = [head[2].decode() for head in _HEAD_OF_FUNCTION.finditer(ptx) if head[1]]
+    sizes = {name: launched_memory(ptx, name) for name in names}
+    return cubin + _NOTE + "".join(f" {n}={size}" for n, size in sizes.items() if size).encode()
 
 
 def compile_program(text: str, name: str, architecture: str, options: tuple[str, ...]) -> bytes:
@@ -106,6 +137,7 @@ def compile_program(text: str, name: str, architecture: str, options: tuple[str,
             log = _text(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
             library.nvrtcGetErrorString.restype = c_char_p
             raise CompileError(log or library.nvrtcGetErrorString(result).decode())
-        return _text(program, "CUBIN" if architecture.startswith("sm_") else "PTX")
+        ptx = _text(program, "PTX")
+        return _with_note(_text(program, "CUBIN"), ptx) if architecture.startswith("sm_") else ptx
     finally:
         library.nvrtcDestroyProgram(byref(program))

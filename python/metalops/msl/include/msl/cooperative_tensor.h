@@ -29,6 +29,12 @@ MSL_INLINE uint thread_in_scope(int simdgroups) {
   return simdgroups == 1 ? lane_in_simdgroup() : index_in_threadgroup();
 }
 
+#if defined(__CUDACC_RTC__)
+// cuda/matmul2d.h
+template <class From, class Dst>
+MSL_INLINE bool store_in_vectors(const From& from, const Dst& to);
+#endif
+
 }  // namespace msl::msl_impl
 
 namespace msl::metal {
@@ -175,6 +181,9 @@ struct cooperative_tensor {
                   "Tensor datatype does not match cooperative tensor");
     msl_impl::check_scope_operation<const cooperative_tensor*>(Layout::simdgroups, "store");
     msl_impl::check_stride(destination, "tensor");
+#if defined(__CUDACC_RTC__)
+    if (msl_impl::store_in_vectors(*this, destination)) return;
+#endif
     MSL_UNROLLED
     for (thread_index_type slot = 0; slot < Layout::capacity; ++slot) {
       const msl_impl::Coordinates place = Layout::coordinates(thread_, slot);

@@ -160,10 +160,16 @@ class Entries:
                 brought.append(apart[-1])
         declared = _table("TensorArgument", f"msl_tensors_{number}", tensors)
         declared += _table("HandleArgument", f"msl_handles_{number}", handles)
+        launch = f"const __grid_constant__ {names.ABI}::Launch msl_launch"
+        # Maps of matrices that operations may read: include/msl/cuda/copy_engine.h.
+        maps, take_maps = [], ""
+        if self.program.has_tensors:
+            maps = [f"const __grid_constant__ {names.ABI}::Maps msl_maps"]
+            take_maps = f"  {_SUPPORT}::take_maps(msl_maps);\n"
         text = f"""{text_of_limit}typedef {_SUPPORT}::signature<{signature}> {types};
 extern "C" __device__ const {names.ABI}::u32 msl_facts_{number}[] = {{{", ".join(facts)}}};
-{declared}extern "C" __global__ void {bounds}msl_kernel_{number}(const __grid_constant__ {names.ABI}::Launch msl_launch) {{
-  const {names.ABI}::Extent& msl_extent = msl_launch.extent;
+{declared}extern "C" __global__ void {bounds}msl_kernel_{number}({", ".join([launch, *maps])}) {{
+{take_maps}  const {names.ABI}::Extent& msl_extent = msl_launch.extent;
   const {_SUPPORT}::Place<false> msl_place(msl_extent);
   if (!msl_place.exists) return;
 {self._call(expression, takes_site, values)}}}
@@ -174,9 +180,12 @@ extern "C" __device__ const {names.ABI}::u32 msl_facts_{number}[] = {{{", ".join
                 return self._call(expression, takes_site, [value for _, value in passed])
 
             fast, brings = f"{bounds}msl_fast_{number}", f"{bounds}msl_brings_{number}"
-            text += _entry_with(apart, fast, call(apart), is_line=True)
+            last = [(declaration, "") for declaration in maps]
+            text += _entry_with([*apart, *last], fast, take_maps + call(apart), is_line=True)
             if brought != apart:
-                text += _entry_with(brought, brings, call(brought), is_line=False)
+                text += _entry_with(
+                    [*brought, *last], brings, take_maps + call(brought), is_line=False
+                )
         return Piece(in_namespaces(instance.path, text), instance.offset)
 
     def _limit(self, number: int, kernel: Kernel, expression: str) -> tuple[str, str]:

@@ -89,7 +89,7 @@ MSL_INLINE void convolve_tile(A& activations, W& weights, Dst& destination, int2
   const FilterMatrix<D, W, false> b{weights, channels, inner, filters};
   const FilterMatrix<D, W, true> by_filter{weights, channels, filters, inner};
   const auto run = [&](auto& to) {
-    multiply_matrices<Factor, pixels, filters, simdgroups, accumulates, true, false>(
+    multiply_matrices<Factor, pixels, filters, 0, simdgroups, accumulates, true, false>(
         a, b, by_filter, inner, to);
   };
   if constexpr (is_tensor<Dst>) {

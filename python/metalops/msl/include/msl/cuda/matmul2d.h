@@ -7,6 +7,7 @@
 // place. All other GEMMs use fused multiply-adds.
 #pragma once
 
+#include <msl/cuda/copy_engine.h>
 #include <msl/cuda/staging.h>
 #include <msl/cuda/warp_tile.h>
 #include <msl/cuda/warpgroup.h>
@@ -399,10 +400,11 @@ MSL_INLINE void multiply_block(abi::u32 a, abi::u32 b, int row, int column, uint
 template <class T, class A, class B, class Tile, int Depth, bool LeftDeep, bool RightDeep>
 MSL_INLINE void begin_block(abi::u32 a, abi::u32 b, int warps_before, float* sums) {
   constexpr int columns = Tile::across * 16;
-  constexpr int width = columns % 128 == 0  ? 128
-                        : columns % 64 == 0 ? 64
-                        : columns % 32 == 0 ? 32
-                                            : 16;
+  constexpr int width = columns == 256       ? 256
+                        : columns % 128 == 0 ? 128
+                        : columns % 64 == 0  ? 64
+                        : columns % 32 == 0  ? 32
+                                             : 16;
   constexpr abi::u64 left = matrix_in_memory<A::width * 2>(A::width * Depth * 2, A::width * 16);
   constexpr abi::u64 right = matrix_in_memory<B::width * 2>(B::width * Depth * 2, B::width * 16);
   begin_products();
@@ -431,13 +433,11 @@ MSL_INLINE void multiply_staged(const Left& left, const Right& right, int inner,
   using Tile = WarpTile<Part::rows, Part::columns>;
   using Staging = StagesOf<M, N, Simdgroups>;
   constexpr int depth = Staging::depth, count = Staging::count, threads = Simdgroups * 32;
-  constexpr bool by_warpgroups = is_for_warpgroups<M, N, Simdgroups>();
   using A = StagedBlock<T, Staging::rows, depth, LeftDeep>;
   using B = StagedBlock<T, Staging::columns, depth, RightDeep>;
   const uint lane = warp_lane(), thread = (index_in_threadgroup() & ~31u) | lane;
   const int row = Part::first_row(thread / 32), column = Part::first_column(thread / 32);
-  BlockLoader<T, A, Left, depth, LeftDeep, threads, by_warpgroups ? Tile::down : 1> a(left,
-                                                                                      int(thread));
+  BlockLoader<T, A, Left, depth, LeftDeep, threads, 1> a(left, int(thread));
   BlockLoader<T, B, Right, depth, RightDeep, threads, 1> b(right, int(thread));
   const abi::u32 memory = staging_memory();
   const int blocks = (inner + depth - 1) / depth;
@@ -456,22 +456,156 @@ MSL_INLINE void multiply_staged(const Left& left, const Right& right, int inner,
   for (int block = 0; block < blocks; ++block) {
     const abi::u32 at = memory + stage * Staging::bytes;
     wait_for_copies<count - 2>();
-    if constexpr (by_warpgroups) {
-      show_to_tensor_cores();
-      ::__syncthreads();
-      begin_block<T, A, B, Tile, depth, LeftDeep, RightDeep>(at, at + A::bytes,
-                                                             int(thread / 32) & ~3, sums);
-      bring(block + count - 1, next);
-      wait_for_products();
-    } else {
-      ::__syncthreads();
-      bring(block + count - 1, next);
-      multiply_block<T, A, B, Tile, depth>(at, at + A::bytes, row, column, lane, sums);
-    }
+    ::__syncthreads();
+    bring(block + count - 1, next);
+    multiply_block<T, A, B, Tile, depth>(at, at + A::bytes, row, column, lane, sums);
     stage = stage + 1 == count ? 0 : stage + 1;
     next = next + 1 == count ? 0 : next + 1;
   }
   wait_for_copies<0>();
+}
+
+// Computes the whole tile with warpgroups. The product of one block is in flight while that of the
+// next is started, so the tensor cores do not wait for threads.
+template <class T, int M, int N, int Inner, int Simdgroups, bool LeftDeep, bool RightDeep>
+struct WarpgroupProduct {
+  using Part = Bands<M, N, Simdgroups>;
+  using Tile = WarpTile<Part::rows, Part::columns>;
+  using Ring = RingOf<M, N, Inner>;
+  static constexpr int depth = Ring::depth, count = Ring::count, threads = Simdgroups * 32;
+  static constexpr int barriers_bytes = 2 * 8 * count;
+  using A = StagedBlock<T, M, depth, LeftDeep>;
+  using B = StagedBlock<T, N, depth, RightDeep>;
+  using BoxesOfA = BoxLoader<A, depth, LeftDeep, Tile::down>;
+  using BoxesOfB = BoxLoader<B, depth, RightDeep, 1>;
+
+  abi::u32 memory;
+  int thread, warps_before, blocks;
+  float* sums;
+
+  MSL_INLINE void multiply(int stage) const {
+    const abi::u32 at = memory + stage * Ring::bytes;
+    pin_sums<Tile::capacity>(sums);
+    begin_block<T, A, B, Tile, depth, LeftDeep, RightDeep>(at, at + A::bytes, warps_before, sums);
+    pin_sums<Tile::capacity>(sums);
+  }
+  MSL_INLINE void finish() const {
+    wait_for_products<0>();
+    pin_sums<Tile::capacity>(sums);
+  }
+
+  // All threads copy blocks. A stage is filled anew when all warpgroups have finished its product,
+  // which they know when they meet next.
+  template <class Left, class Right>
+  MSL_INLINE void run(const Left& left, const Right& right) const {
+    BlockLoader<T, A, Left, depth, LeftDeep, threads, Tile::down> a(left, thread);
+    BlockLoader<T, B, Right, depth, RightDeep, threads, 1> b(right, thread);
+    const auto bring = [&](int block, int stage) {
+      if (block < blocks) {
+        a.bring(memory + stage * Ring::bytes, block);
+        b.bring(memory + stage * Ring::bytes + A::bytes, block);
+      }
+      end_of_copies();
+    };
+    MSL_UNROLLED
+    for (int block = 0; block < count - 2; ++block) bring(block, block);
+    int stage = 0, next = count - 2;
+#pragma unroll 1
+    for (int block = 0; block < blocks; ++block) {
+      wait_for_copies<count - 3>();
+      show_to_tensor_cores();
+      ::__syncthreads();
+      multiply(stage);
+      bring(block + count - 2, next);
+      wait_for_products<1>();
+      stage = stage + 1 == count ? 0 : stage + 1;
+      next = next + 1 == count ? 0 : next + 1;
+    }
+    finish();
+    wait_for_copies<0>();
+  }
+
+  // The copy engine copies blocks, asked for by one thread. Each stage has a barrier for its
+  // copies, and one for the warps that have finished its product.
+  MSL_INLINE void run_by_maps(const BoxesOfA& a, const BoxesOfB& b) const {
+    const abi::u32 full = memory + count * Ring::bytes, empty = full + 8 * count;
+    const bool is_first_of_warp = warp_lane() == 0;
+    if (thread == 0) {
+      MSL_UNROLLED
+      for (int stage = 0; stage < count; ++stage) {
+        begin_barrier(full + 8 * stage, 1);
+        begin_barrier(empty + 8 * stage, Simdgroups);
+      }
+      show_to_copy_engine();
+    }
+    ::__syncthreads();
+    const auto bring = [&](int block, int stage) {
+      expect_bytes(full + 8 * stage, Ring::bytes);
+      a.bring(memory + stage * Ring::bytes, block, full + 8 * stage);
+      b.bring(memory + stage * Ring::bytes + A::bytes, block, full + 8 * stage);
+    };
+    if (thread == 0) {
+      MSL_UNROLLED
+      for (int block = 0; block < count - 1; ++block) {
+        if (block < blocks) bring(block, block);
+      }
+    }
+    ::__syncwarp();
+    int stage = 0, before = count - 1;
+    abi::u32 parity = 0, parity_before = 1;
+#pragma unroll 1
+    for (int block = 0; block < blocks; ++block) {
+      wait_at(full + 8 * stage, parity);
+      multiply(stage);
+      wait_for_products<1>();
+      if (block > 0 && is_first_of_warp) arrive_at(empty + 8 * before);
+      if (thread == 0 && block + count - 1 < blocks) {
+        if (block > 0) wait_at(empty + 8 * before, parity_before);
+        bring(block + count - 1, before);
+      }
+      ::__syncwarp();
+      before = stage;
+      parity_before = parity;
+      if (++stage == count) {
+        stage = 0;
+        parity ^= 1;
+      }
+    }
+    finish();
+    ::__syncthreads();
+    if (thread == 0) {
+      MSL_UNROLLED
+      for (int b = 0; b < 2 * count; ++b) end_barrier(full + 8 * b);
+    }
+    ::__syncwarp();
+  }
+};
+// Inner: K, if it is known at compile time; otherwise 0.
+template <class T, int M, int N, int Inner, int Simdgroups, bool LeftDeep, bool RightDeep,
+          class Left, class Right>
+MSL_INLINE void multiply_by_warpgroups(const Left& left, const Right& right, int inner,
+                                       float* sums) {
+  using Product = WarpgroupProduct<T, M, N, Inner, Simdgroups, LeftDeep, RightDeep>;
+  using Ring = typename Product::Ring;
+  const int thread = int((index_in_threadgroup() & ~31u) | warp_lane());
+  show_to_copy_engine();
+  ::__syncthreads();  // an earlier operation may still be reading
+  const Product product{
+      launched_memory<Ring::count * Ring::bytes + Product::barriers_bytes>(), thread,
+      ::__shfl_sync(~0u, thread / 128 * 4, 0),  // uniform in a warp, as the compiler can see
+      (inner + Ring::depth - 1) / Ring::depth, sums};
+  if constexpr (Product::BoxesOfA::is_possible && Product::BoxesOfB::is_possible &&
+                Left::is_plain && same<typename Left::Value, T> && Right::is_plain &&
+                same<typename Right::Value, T>) {
+    const MappedOperand a = mapped<LeftDeep>(left, M, inner),
+                        b = mapped<RightDeep>(right, N, inner);
+    // The copy engine takes longer to begin.
+    if (a.exists && b.exists && product.blocks >= Ring::count) {
+      product.run_by_maps({a}, {b});
+      return;
+    }
+  }
+  product.run(left, right);
 }
 
 // Computes the whole tile with fused multiply-adds: blocks of both operands are converted to the
@@ -548,10 +682,100 @@ MSL_INLINE void load_sums(const Part& part, uint lane, const Dst& from, Sum* sum
     to_warp_from<Bands::rows, Bands::columns>(from, sums);
   }
 }
+template <class Layout>
+inline constexpr bool is_destination_of_warps = false;
+template <matmul2d_descriptor D, class Scope, class L, class R>
+  requires(ScopeOf<Scope>::exists)
+inline constexpr bool is_destination_of_warps<DestinationLayout<D, Scope, L, R>> = [] {
+  constexpr int simdgroups = ScopeOf<Scope>::simdgroups;
+  if constexpr (simdgroups == 0) {
+    return false;
+  } else {
+    using Part = Bands<D.m, D.n, simdgroups>;
+    return same<typename ScopeTile<D.m, D.n, simdgroups>::Tile,
+                WarpTile<Part::rows, Part::columns>>;
+  }
+}();
+
+// An instruction, since the compiler may make branches of choices between the same two, and
+// shuffles are many times slower in a warp that has diverged.
+MSL_INLINE abi::u32 chosen(bool is_first, abi::u32 first, abi::u32 second) {
+  abi::u32 result;
+  asm("{.reg .pred p; setp.ne.u32 p, %3, 0; selp.b32 %0, %1, %2, p;}"
+      : "=r"(result)
+      : "r"(first), "r"(second), "r"(abi::u32(is_first)));
+  return result;
+}
+// Exchanges words of two lanes at a distance: the lower one of that which sends_low, and the higher
+// one of the other.
+MSL_INLINE void exchange_words(abi::u32& low, abi::u32& high, bool sends_low, int distance) {
+  const abi::u32 got = ::__shfl_xor_sync(~0u, chosen(sends_low, low, high), distance);
+  low = chosen(sends_low, got, low);
+  high = chosen(sends_low, high, got);
+}
+// Four lanes that follow each other have a word each of four groups of eight columns. Afterwards
+// each has the four words of one group.
+MSL_INLINE void transpose_words(abi::u32 (&words)[4], uint lane) {
+  exchange_words(words[0], words[1], lane & 1, 1);
+  exchange_words(words[2], words[3], lane & 1, 1);
+  exchange_words(words[0], words[2], lane & 2, 2);
+  exchange_words(words[1], words[3], lane & 2, 2);
+}
+// Stores 16-bit elements in vectors of eight; returns false if the tensor's memory does not allow
+// it. word(slot): a slot's element and the next one. Called by the whole simdgroup.
+template <class Tile, class Part, class Dst, class Word>
+MSL_INLINE bool store_eights(const Part& part, uint lane, const Word& word, const Dst& to) {
+  using E = typename Dst::value_type;
+  if constexpr (sizeof(E) == 2 && Tile::across % 2 == 0) {
+    const int first[] = {part.column, part.row};
+    E* const begin = &to.msl_at(first);
+    const long stride = to.get_stride(1);
+    int rows = part.rows, columns = part.columns;
+    if (Dst::get_static_extent(1) == metal::dynamic_extent) {
+      rows = int(clamped(long(to.get_extent(1)) - part.row, rows));
+    }
+    if (Dst::get_static_extent(0) == metal::dynamic_extent) {
+      columns = int(clamped(long(to.get_extent(0)) - part.column, columns));
+    }
+    const bool is_aligned = (address_of(begin) | abi::u64(stride * 2)) % 16 == 0;
+    if (!is_aligned || columns % 8 != 0 || to.get_stride(0) != 1) return false;
+    ::__syncwarp();
+    MSL_UNROLLED
+    for (int i = 0; i < Tile::down * 2; ++i) {
+      const int row = i * 8 + int(lane >> 2);
+      E* const line = begin + row * stride + int(lane & 3) * 8;
+      MSL_UNROLLED
+      for (int j = 0; j < Tile::across; j += 2) {
+        abi::u32 words[4];
+        MSL_UNROLLED
+        for (int q = 0; q < 4; ++q) {
+          const int slot = (i / 2 * Tile::across + j + q / 2) * 8 + i % 2 * 4 + q % 2 * 2;
+          words[q] = word(slot);
+        }
+        transpose_words(words, lane);
+        if (row < rows && j * 16 + int(lane & 3) * 8 < columns) {
+          asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(line + j * 16), "r"(words[0]),
+                       "r"(words[1]), "r"(words[2]), "r"(words[3])
+                       : "memory");
+        }
+      }
+    }
+    return true;
+  } else {
+    return false;
+  }
+}
 template <class Tile, class Part, class Dst, class Sum>
 MSL_INLINE void store_sums(const Part& part, uint lane, const Sum* sums, Dst& to) {
   using E = typename Dst::value_type;
   if constexpr (is_tensor<Dst>) {
+    constexpr bool is_matrix = requires(const Dst& tensor) { tensor.msl_place(); };
+    if constexpr (is_matrix && (same<E, half> || same<E, bfloat>)) {
+      const auto word = [&](int slot) {
+        return pair_of<E>(float(sums[slot]), float(sums[slot + 1]));
+      };
+      if (store_eights<Tile>(part, lane, word, to)) return;
+    }
     for_sums<Tile, 2>(part, lane, [&](int slot, int row, int column) {
       const int at[] = {column, row}, next[] = {column + 1, row};
       if (!to.msl_has(at)) return;
@@ -573,6 +797,26 @@ MSL_INLINE void store_sums(const Part& part, uint lane, const Sum* sums, Dst& to
     from_warp<Bands::rows, Bands::columns>(static_cast<const Layout*>(nullptr), sums, slots);
     MSL_UNROLLED
     for (int slot = 0; slot < Layout::capacity; ++slot) to[ushort(slot)] = E(slots[slot]);
+  }
+}
+
+// Stores a destination that has the tensor cores' layout; returns false if it has not, or not in
+// vectors. Called by its whole scope.
+template <class From, class Dst>
+MSL_INLINE bool store_in_vectors(const From& from, const Dst& to) {
+  using Layout = typename From::layout;
+  using E = typename From::element_type;
+  if constexpr ((same<E, half> || same<E, bfloat>) && is_destination_of_warps<Layout>) {
+    constexpr int m = Layout::descriptor.m, n = Layout::descriptor.n;
+    using Tile = typename Layout::Tile::Tile;
+    const TilePart<m, n, Layout::simdgroups> part(
+        Layout::simdgroups > 1 ? index_in_threadgroup() / 32 : 0);
+    const auto word = [&](int slot) {
+      return abi::u32(from[ushort(slot)].bits) | abi::u32(from[ushort(slot + 1)].bits) << 16;
+    };
+    return store_eights<Tile>(part, warp_lane(), word, to);
+  } else {
+    return false;
   }
 }
 
@@ -657,9 +901,9 @@ MSL_INLINE void with_sums(Dst& destination, const F& f) {
   store_sums<Tile>(part, lane, sums, destination);
 }
 
-// Multiplies matrices in memory. by_column: the right operand with its columns as rows. LeftDeep,
-// RightDeep: see multiply_staged().
-template <class Factor, int M, int N, int Simdgroups, bool Accumulates, bool LeftDeep,
+// Multiplies matrices in memory. Inner: K, if it is known at compile time; otherwise 0. by_column:
+// the right operand with its columns as rows. LeftDeep, RightDeep: see multiply_staged().
+template <class Factor, int M, int N, int Inner, int Simdgroups, bool Accumulates, bool LeftDeep,
           bool RightDeep, class Left, class Right, class ByColumn, class Dst>
 MSL_INLINE void multiply_matrices(const Left& left, const Right& right, const ByColumn& by_column,
                                   int inner, Dst& destination) {
@@ -669,8 +913,12 @@ MSL_INLINE void multiply_matrices(const Left& left, const Right& right, const By
     with_sums<M, N, Simdgroups, Accumulates>(
         destination, [&](const auto& part, uint lane, auto* sums) {
           using Part = Bands<M, N, Simdgroups>;
-          if constexpr (Simdgroups > 1 && !same<Factor, float> &&
-                        StagesOf<M, N, Simdgroups>::depth != 0) {
+          if constexpr (!same<Factor, float> && is_for_warpgroups<M, N, Simdgroups>() &&
+                        RingOf<M, N, Inner>::is_possible) {
+            multiply_by_warpgroups<Factor, M, N, Inner, Simdgroups, LeftDeep, RightDeep>(
+                left, by_column, inner, sums);
+          } else if constexpr (Simdgroups > 1 && !same<Factor, float> &&
+                               StagesOf<M, N, Simdgroups>::depth != 0) {
             multiply_staged<Factor, M, N, Simdgroups, LeftDeep, RightDeep>(left, by_column, inner,
                                                                            sums);
           } else if constexpr (Simdgroups > 1 && same<Factor, float> &&
@@ -698,8 +946,8 @@ MSL_INLINE void multiply_tiles(L& left, R& right, Dst& destination) {
     const auto a = tile_view(view_of(left, D.transpose_left), D.m, inner);
     const auto b = tile_view(view_of(right, D.transpose_right), inner, D.n);
     const auto by_column = tile_view(view_of(right, !D.transpose_right), D.n, inner);
-    multiply_matrices<Factor, D.m, D.n, simdgroups, accumulates, !D.transpose_left,
-                      D.transpose_right>(a, b, by_column, inner, destination);
+    multiply_matrices<Factor, D.m, D.n, has_dynamic_k(D) ? 0 : D.k, simdgroups, accumulates,
+                      !D.transpose_left, D.transpose_right>(a, b, by_column, inner, destination);
   } else {
     with_sums<D.m, D.n, 1, accumulates>(destination, [&](const auto&, uint lane, auto* sums) {
       with_left<D>(left, lane, [&](const auto& a) {

@@ -2,6 +2,7 @@
 // in flight (cp.async) while one is multiplied.
 #pragma once
 
+#include <msl/cuda/launch.h>
 #include <msl/cuda/tensor_cores.h>
 #include <msl/tensor_ops/matrix_view.h>
 
@@ -16,6 +17,19 @@ MSL_INLINE abi::u32 staging_memory() {
   return abi::u32(::__cvta_generic_to_shared(staging_pointer()));
 }
 
+// Returns shared memory that the launch brings, aligned to 1024 bytes: behind the kernel's
+// threadgroup arguments. The comment in the kernel's PTX tells the launch how much it needs
+// (metalops/cuda/nvrtc.py). All operations of a kernel share it.
+template <int Bytes>
+MSL_INLINE abi::u32 launched_memory() {
+  asm volatile("// msl_launched_memory %0" ::"n"(Bytes + 1024));
+  abi::u32 size;
+  asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(size));
+  if (size < abi::u32(Bytes)) ::__trap();
+  const abi::u32 first = abi::u32(::__cvta_generic_to_shared(msl_support::threadgroup_memory));
+  return (first + size - abi::u32(Bytes)) & ~1023u;
+}
+
 constexpr int widest(int rows) { return rows % 64 == 0 ? 64 : rows % 32 == 0 ? 32 : 16; }
 
 // A staged block of Rows x Depth 16-bit elements of a left operand, or of a transposed right one.
@@ -24,6 +38,7 @@ constexpr int widest(int rows) { return rows % 64 == 0 ? 64 : rows % 32 == 0 ? 3
 // different banks (as wgmma's layouts do).
 template <class T, int Rows, int Depth, bool IsDeep>
 struct StagedBlock {
+  static constexpr int rows = Rows;
   static constexpr int width = IsDeep ? Depth : widest(Rows);
   static constexpr int chunks = width / 8;  // 16-byte chunks per line
   static constexpr int lines = Rows * Depth / width;
@@ -54,12 +69,19 @@ struct StagedBlock {
   }
 };
 
+// Returns the row of the tile that a staged one is, with Fragments 16-row fragments that each of
+// four warps has in sequence (warpgroup.h).
+template <int Fragments>
+MSL_INLINE constexpr int row_of_line(int line) {
+  const int fragment = line / 64 % Fragments, warp = line / (64 * Fragments) * 4 + line / 16 % 4;
+  return Fragments == 1 ? line : (warp * Fragments + fragment) * 16 + line % 16;
+}
+
 struct alignas(16) Eight {
   abi::u32 words[4];
 };
 // Copies blocks of an operand to shared memory. View: of the operand, with the tile's rows; it is
-// contiguous in memory along a row (IsDeep) or a column. Fragments: the number of 16-row fragments
-// that each of four warps has in sequence (warpgroup.h); 1 leaves the order of rows unchanged.
+// contiguous in memory along a row (IsDeep) or a column. Fragments: see row_of_line().
 template <class T, class Block, class View, int Depth, bool IsDeep, int Threads, int Fragments>
 struct BlockLoader {
   static constexpr int all = Block::lines * Block::chunks;
@@ -96,9 +118,7 @@ struct BlockLoader {
   MSL_INLINE int row(int turn) const {
     const int row =
         IsDeep ? line(turn) : line(turn) / Depth * Block::width + chunk(turn) % Block::chunks * 8;
-    if (Fragments == 1) return row;
-    const int fragment = row / 64 % Fragments, warp = row / (64 * Fragments) * 4 + row / 16 % 4;
-    return (warp * Fragments + fragment) * 16 + row % 16;
+    return row_of_line<Fragments>(row);
   }
   MSL_INLINE int depth(int turn) const {
     return IsDeep ? chunk(turn) % Block::chunks * 8 : line(turn) % Depth;
@@ -120,6 +140,12 @@ struct BlockLoader {
     return Block::place(line(turn), chunk(turn) % Block::chunks);
   }
   MSL_INLINE void copy(abi::u32 to, int begin) {
+    if (all % Threads == 0 && rows >= Block::rows && begin + Depth <= columns) {
+      MSL_UNROLLED
+      for (int i = 0; i < turns; ++i) copy_ahead(to + place(i), from + offsets[i]);
+      from += abi::u64(step);
+      return;
+    }
     MSL_UNROLLED
     for (int i = 0; i < turns; ++i) {
       if (all % Threads == 0 || chunk(i) < all) {
@@ -162,6 +188,25 @@ struct BlockLoader {
                             : pair_of<T>(view.value(r + w, k), view.value(r + w + 1, k));
     }
   }
+};
+
+// Parameters of staging for warpgroups, in a ring of blocks, of which three at least are needed:
+// one is multiplied, an earlier one is still being multiplied, and a later one is on its way. Lines
+// are of 128 bytes where three blocks fit. Two threadgroups share a multiprocessor, of 227 KiB,
+// where each has three blocks. Inner: K, if it is known at compile time; otherwise 0.
+template <int M, int N, int Inner>
+struct RingOf {
+  static constexpr int most = (227 - 32 - 1) * 1024;  // a kernel's own memory is at most 32 KiB
+  static constexpr int bytes_of(int deep) { return (M + N) * deep * 2; }
+  static constexpr bool fits(int deep) {
+    return bytes_of(deep) * 3 <= most && (Inner == 0 || Inner % deep == 0);
+  }
+  static constexpr int depth = fits(64) ? 64 : fits(32) ? 32 : 16;
+  static constexpr int bytes = bytes_of(depth);
+  static constexpr int half = 112 * 1024 / bytes, whole = most / bytes;
+  static constexpr int fitting = half >= 3 ? half : whole;
+  static constexpr int count = fitting > 4 ? 4 : fitting;
+  static constexpr bool is_possible = count >= 3;
 };
 
 // Parameters of an operation's staging; depth is 0 (no staging) if two blocks do not fit. Parts may

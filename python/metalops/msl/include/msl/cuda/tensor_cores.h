@@ -110,6 +110,9 @@ MSL_INLINE void copy_ahead(abi::u32 to, abi::u64 from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");
 }
+MSL_INLINE void copy_ahead(abi::u32 to, abi::u64 from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
 MSL_INLINE void end_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until all but the last N groups of copies have arrived.
 template <int N>

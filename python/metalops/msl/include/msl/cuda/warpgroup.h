@@ -24,9 +24,17 @@ MSL_INLINE void show_to_tensor_cores() {
 }
 MSL_INLINE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 MSL_INLINE void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Waits for all committed products.
+// Waits for all but the last Left committed groups of products.
+template <int Left>
 MSL_INLINE void wait_for_products() {
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Left) : "memory");
+}
+// Keeps the compiler from moving reads and writes of sums across this point: it does not know that
+// products in flight still write to them.
+template <int Count>
+MSL_INLINE void pin_sums(float* sums) {
+  MSL_UNROLLED
+  for (int i = 0; i < Count; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
 // The wgmma instructions for 64 x 16 by 16 x N elements. SUMS: the operands for the sums; each
@@ -40,6 +48,7 @@ MSL_INLINE void wait_for_products() {
 #define MSL_SUMS_OF_32 MSL_SUMS_8(0), MSL_SUMS_8(8)
 #define MSL_SUMS_OF_64 MSL_SUMS_32(0)
 #define MSL_SUMS_OF_128 MSL_SUMS_32(0), MSL_SUMS_32(32)
+#define MSL_SUMS_OF_256 MSL_SUMS_OF_128, MSL_SUMS_32(64), MSL_SUMS_32(96)
 #define MSL_WGMMA(N, TYPE, SUMS, NUMBERS, OTHERS)                                         \
   asm volatile("{.reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n" #N \
                "k16.f32." TYPE "." TYPE " {" NUMBERS "}, " OTHERS ";}"                    \
@@ -63,12 +72,26 @@ MSL_INLINE void wait_for_products() {
             "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, " \
             "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63",            \
             "%64, %65, p, 1, 1, %66, %67")
+#define MSL_WGMMA_256(TYPE)                                                                    \
+  MSL_WGMMA(256, TYPE, MSL_SUMS_OF_256,                                                        \
+            "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, " \
+            "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, " \
+            "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, " \
+            "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, " \
+            "%66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, " \
+            "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, " \
+            "%98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "     \
+            "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, "   \
+            "%124, %125, %126, %127",                                                          \
+            "%128, %129, p, 1, 1, %130, %131")
 
 // sums += a b for 64 x 16 elements of a, sixteen rows for each warp, and 16 x N of b; sums in the
 // layout of WarpTile<16, N>. LeftDeep, RightDeep: lines run along K.
 template <class T, int N, bool LeftDeep, bool RightDeep>
 MSL_INLINE void multiply_in_warpgroup(float* sums, abi::u64 a, abi::u64 b) {
   constexpr bool is_half = same<T, half>;
+  if constexpr (N == 256 && is_half) MSL_WGMMA_256("f16");
+  if constexpr (N == 256 && !is_half) MSL_WGMMA_256("bf16");
   if constexpr (N == 128 && is_half) MSL_WGMMA_128("f16");
   if constexpr (N == 128 && !is_half) MSL_WGMMA_128("bf16");
   if constexpr (N == 64 && is_half) MSL_WGMMA_64("f16");
