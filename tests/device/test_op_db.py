@@ -38,6 +38,7 @@ FLOAT64_MESSAGES = (
 
 # What stock MPS kernels say when they refuse arguments that the CPU takes.
 REFUSALS = (
+    "grid_sampler_3d: Unsupported Bicubic interpolation",
     "ConvTranspose 3D with BF16 or FP16 types is not supported on MPS",
     "Convolution is supported only for Floating types",
     "Failed to create function state object for: ",
