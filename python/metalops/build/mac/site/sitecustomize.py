@@ -91,8 +91,8 @@ def _install():
 
 def _build_for_mps(module):
     """torch's BuildExtension accepts .mm files, and build scripts build for Metal, if torch has mps."""
-    if not getattr(module, "_metalops_builds", False) and hasattr(module, "is_available"):
-        module._metalops_builds = True
+    if not getattr(module, "metalops_builds", False) and hasattr(module, "is_available"):
+        module.metalops_builds = True
         if "metalops" not in sys.modules:  # which brings the device up, and says so itself
             module.is_built = lambda: True
             module.is_available = lambda: True
