@@ -394,8 +394,8 @@ def test_a_command_is_needed(arguments, capsys):
 
 
 def test_a_program_that_is_not_there(capsys):
-    assert command.main(["--", "no-such-program"]) == 127
-    assert "there is no program no-such-program" in capsys.readouterr().err
+    assert command.main(["--", "no-such-program"]) == 1
+    assert "'no-such-program': No such file or directory" in capsys.readouterr().err
 
 
 SETUP = """

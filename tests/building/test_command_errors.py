@@ -44,6 +44,7 @@ UNWRITABLE = (*FOLDERS, "text.metal/below", "nowhere/below", "x" * 300, "/dev/fu
 MADE = (*FOLDERS, "nowhere/below")  # by the demo, where they are not there
 
 READ = {
+    "build-mac": [("--", name) for name in (*UNREADABLE, "bytes.metal", "empty", "text.metal")],
     "check": [(name,) for name in (*MISSING, "empty folder", *CLOSED)],
     "compile": [(name,) for name in UNREADABLE]
     + [(name, "--list") for name in UNREADABLE]
@@ -168,10 +169,10 @@ class Broken(io.StringIO):
 
 
 def test_every_command_has_a_short_run():
-    # The demo takes longer, new refuses a folder that it has written, and both print in the same way.
-    assert {a[0] for a in SHORT if a and a[-1] != "--help"} | {"sanitize", "demo", "new"} >= set(
-        __main__.COMMANDS
-    )
+    # The demo takes longer, new refuses a folder that it has written, and both print in the same way; build-mac leaves
+    # that to the command that it runs.
+    others = {"sanitize", "demo", "new", "build-mac"}
+    assert {a[0] for a in SHORT if a and a[-1] != "--help"} | others >= set(__main__.COMMANDS)
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["at once", "kept"])

@@ -23,7 +23,7 @@ def test_every_variable_that_the_sources_read_is_in_the_table():
                         re.findall(r"(?:environ[\w.]*[(\[]|getenv\()\s*\"(METALOPS_\w+)\"", text)
                     )
     assert found
-    assert found <= set(_environment.VARIABLES)
+    assert found <= set(_environment.VARIABLES) | _environment.INTERNAL
 
 
 def _misspelt(name):
@@ -56,15 +56,20 @@ def test_variables_that_are_like_no_other_are_named_without_a_guess():
 
 def test_those_that_metalops_sets_itself_are_known():
     from metalops import _sanitize
+    from metalops.build.mac import command
 
-    assert {_sanitize._RESTARTED} == _environment.INTERNAL
+    of_builds = set(command.environment("folder", "arm64")) - set(command.environment("folder", ""))
+    assert of_builds == {"METALOPS_BUILD_MAC_MACHINE"}
+    assert {_sanitize._RESTARTED, "METALOPS_BUILD_MAC", *of_builds} == _environment.INTERNAL
     assert _environment.unknown([*_environment.VARIABLES, *_environment.INTERNAL]) == []
 
 
 def test_all_of_python_asks_in_one_place():
     asked = re.compile(r"environ(?:\.get\(|\[)\s*[\"']METALOPS_\w+[\"']\]?(?! =)")
-    # Entry points of torch and pytest may not import the package, and selftest puts back what it has set.
+    # Entry points of torch and pytest may not import the package, nor do the stand-ins of a Mac's tools; selftest puts
+    # back what it has set.
     others = {"metalops_autoload.py", "metalops_pytest.py", "selftest/models.py", "_environment.py"}
+    others |= {f"build/mac/{name}.py" for name in ("compiler", "identity", "tools")}
     for folder, _, names in os.walk(os.path.join(ROOT, "python")):
         for path in (os.path.join(folder, name) for name in names if name.endswith(".py")):
             if not path.endswith(tuple(others)):

@@ -134,7 +134,7 @@ def test_a_library_built_for_another_platform_is_refused(monkeypatch):
 
 
 def test_a_half_built_tree_names_what_is_missing(monkeypatch, tmp_path):
-    for name in ("_build_info.py", "_stock_overloads.py", "_C.so"):
+    for name in ("_build_info.py", "_stock_overloads.py", "_C.so", "_c_functions.so"):
         (tmp_path / name).write_text("")
     monkeypatch.setattr(_compiled, "__file__", str(tmp_path / "_compiled.py"))
     assert "without _host.so;" in _compiled.problem(torch.__version__, "linux")

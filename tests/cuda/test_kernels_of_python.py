@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def on_gpus(recorder, monkeypatch):
     """Tensors of the CPU pass for a GPU's in kernels of Python."""
-    monkeypatch.setattr(launching, "shader_compiler", lambda device: compile_shader)
+    monkeypatch.setattr(launching, "shader_compiler", lambda *_: compile_shader)
     monkeypatch.setattr(call_arguments, "DEVICES", ("cpu",))
     return recorder
 
@@ -94,7 +94,7 @@ def test_other_devices_are_refused():
 
 def test_torch_metal_kernel(recorder, monkeypatch):
     module = "metalops.kernel.torch_metal_kernel.kernel_definition"
-    monkeypatch.setattr(f"{module}.shader_compiler", lambda device: compile_shader)
+    monkeypatch.setattr(f"{module}.shader_compiler", lambda *_: compile_shader)
     monkeypatch.setattr(f"{module}.DEVICES", ("cpu",))
 
     def reference(x: torch.Tensor, a: float) -> torch.Tensor:

@@ -648,6 +648,29 @@ def test_buffers_that_are_references():
         assert (out.item(), count.item()) == (31 * 16, 40)
 
 
+def test_the_address_of_a_read_only_reference_is_that_of_the_buffer():
+    """Also beyond the object, as of a buffer whose first element is a kernel's argument."""
+    source = f"""
+    uint second_of(constant uint& first) {{ return (&first)[1]; }}
+    uint sum_of(constant uint& first, uint count) {{
+      uint sum = simd_max(count);
+      for (uint k = 0; k < 3; ++k) sum += (&first)[k];
+      return sum;
+    }}
+    kernel void k(device uint* out, constant uint& first, const device uint4& row, {PARAMETERS}) {{
+      threadgroup_barrier(mem_flags::mem_none);
+      const device uint4* rows = &row;
+      out[i] = *(&first + i) + second_of(first) + 1000 * rows[i & 1].y + sum_of(first, i);
+    }}"""
+    x = torch.arange(7, 77, dtype=torch.int32)
+    at = torch.arange(40)
+    expected = x[:40] + 8 + 1000 * x[4 * (at & 1) + 1] + 24 + torch.where(at < 32, 31, 39)
+    for engine in ("group", "fiber"):
+        out = torch.zeros(40, dtype=torch.int32)
+        build(source).launch("k", [out, x, x], 40, 40, engine=engine)
+        assert torch.equal(out, expected.int())
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [

@@ -124,8 +124,9 @@ PROGRAM = """
 import sys, faulthandler
 sys.path.insert(0, {folder!r})
 import test_switched_off as test
+{before}
 print(test.launched([(test.READS["device pointer"][0], "out[i] = x[i];")], "loop")[0][:1], flush=True)
-faulthandler.enable()
+{after}
 parameter, use = test.WRITES["device pointer"]
 [error] = test.launched([(parameter, use + ";")], "loop")
 print(error)
@@ -133,8 +134,18 @@ print(error)
 
 
 @pytest.mark.full
-def test_writes_are_errors_beside_faulthandler(request):
-    """Its handler comes first, and passes the signal on without an address."""
-    program = PROGRAM.format(folder=str(request.path.parent))
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "faulthandler.enable()"),
+        ("faulthandler.enable()", "faulthandler.disable()"),
+        ("faulthandler.enable()", "faulthandler.disable(); faulthandler.enable()"),
+        ("", "import signal; signal.signal(signal.SIGSEGV, signal.SIG_DFL)"),
+    ],
+)
+def test_writes_are_errors_beside_other_handlers(request, before, after):
+    """One that comes first passes the signal on without an address; one may have replaced ours."""
+    folder = str(request.path.parent)
+    program = PROGRAM.format(folder=folder, before=before, after=after)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0 and "switches off (x)" in done.stdout, done.stderr

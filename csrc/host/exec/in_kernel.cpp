@@ -406,10 +406,14 @@ void forget_code(const msl::abi::Library& library) {
   });
 }
 
-void watch_kernels() {
-  if (is_watched.exchange(true)) return;
+void catch_faults() {
   install_fault_handler<&report_fault>(0, {SIGSEGV, SIGBUS, SIGFPE, SIGILL});
   install_fault_handler<&leave_at_switched_off>(SA_NODEFER);
+}
+
+void watch_kernels() {
+  catch_faults();
+  if (is_watched.exchange(true)) return;
   struct sigaction action = {};
   action.sa_sigaction = &leave_kernel;
   // Left by a jump, so it must not block the signal; interrupted system calls go on.

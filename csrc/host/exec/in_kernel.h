@@ -124,6 +124,8 @@ class InKernel {
 void note_code(const msl::abi::Library& library);
 void forget_code(const msl::abi::Library& library);
 
+// Handles faults in kernels, also after a program has replaced the handlers of the process.
+void catch_faults();
 // Starts handling Ctrl-C, the time limit and faults in kernels. Cheap when called again.
 void watch_kernels();
 // Returns the time limit (METALOPS_TIME_LIMIT) in seconds: a launch ends when a CPU thread has

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <iterator>
 
+#include <exec/in_kernel.h>
 #include <exec/sanitize/findings.h>
 
 namespace metalops::exec {
@@ -49,6 +50,7 @@ bool is_memory_of_zeros(const void* address) {
 WithSwitchedOff::WithSwitchedOff(const Kernel& kernel, const KernelNotes& notes, const Launch& from)
     : launch(from) {
   const bool is_sanitized = sanitize_mode() != SanitizeMode::kOff;
+  catch_faults();  // of writes
   tensor_.elements = is_sanitized ? nullptr : memory_of_zeros();
   if (from.textures != nullptr) std::copy_n(from.textures, std::size(textures_), textures_);
   if (from.samplers != nullptr) std::copy_n(from.samplers, std::size(samplers_), samplers_);

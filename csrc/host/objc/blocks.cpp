@@ -1,10 +1,10 @@
 // Copies of blocks, and of what they capture.
-#include "blocks.h"
+#include <csrc/host/objc/blocks.h>
 
 #include <cstdint>
 #include <cstring>
 
-#include "runtime.h"
+#include <csrc/host/objc/runtime.h>
 
 extern "C" {
 id objc_retain(id object);

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "blocks.h"
-#include "dispatch.h"
+#include <csrc/host/objc/blocks.h>
+#include <csrc/host/objc/dispatch.h>
 
 using metalops::objc::call_block;
 using metalops::objc::keep_block;

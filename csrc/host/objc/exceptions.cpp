@@ -5,8 +5,8 @@
 #include <cstring>
 #include <typeinfo>
 
-#include "foundation.h"
-#include "runtime.h"
+#include <csrc/host/objc/foundation.h>
+#include <csrc/host/objc/runtime.h>
 
 METALOPS_OBJC_DECLARE(NSException)
 

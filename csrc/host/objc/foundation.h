@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime.h"
+#include <csrc/host/objc/runtime.h>
 
 METALOPS_OBJC_DECLARE(NSObject)
 METALOPS_OBJC_DECLARE(NSString)

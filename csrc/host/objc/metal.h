@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "blocks.h"
-#include "foundation.h"
+#include <csrc/host/objc/blocks.h>
+#include <csrc/host/objc/foundation.h>
 
 METALOPS_OBJC_DECLARE(MetalopsBuffer)
 METALOPS_OBJC_DECLARE(MetalopsLibrary)

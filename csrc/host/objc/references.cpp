@@ -10,9 +10,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "abi.h"
-#include "blocks.h"
-#include "runtime.h"
+#include <csrc/host/objc/abi.h>
+#include <csrc/host/objc/blocks.h>
+#include <csrc/host/objc/runtime.h>
 
 METALOPS_OBJC_DECLARE(NSConstantString)
 

@@ -16,8 +16,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "abi.h"
-#include "runtime.h"
+#include <csrc/host/objc/abi.h>
+#include <csrc/host/objc/runtime.h>
 
 extern "C" {
 // Their addresses are the classes of blocks. They are all zeros: a message to a block takes the

@@ -20,7 +20,7 @@
 #include <mutex>
 #include <thread>
 
-#include "metal.h"
+#include <csrc/host/objc/metal.h>
 
 namespace objc = metalops::objc;
 using objc::Strong;

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <iterator>
 
-#include "../blocks.h"
-#include "../foundation.h"
+#include <csrc/host/objc/blocks.h>
+#include <csrc/host/objc/foundation.h>
 
 METALOPS_OBJC_CLASS(NSArray)
 METALOPS_OBJC_CLASS(NSMutableArray)

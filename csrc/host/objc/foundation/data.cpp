@@ -4,7 +4,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "../foundation.h"
+#include <csrc/host/objc/foundation.h>
 
 METALOPS_OBJC_CLASS(NSData)
 METALOPS_OBJC_CLASS(NSMutableData)

@@ -1,5 +1,5 @@
 // NSError and NSException.
-#include "../foundation.h"
+#include <csrc/host/objc/foundation.h>
 
 METALOPS_OBJC_CLASS(NSError)
 METALOPS_OBJC_CLASS(NSException)

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "../foundation.h"
+#include <csrc/host/objc/foundation.h>
 
 METALOPS_OBJC_CLASS(NSFileManager)
 METALOPS_OBJC_CLASS(NSBundle)

@@ -3,8 +3,8 @@
 
 #include <sstream>
 
-#include "../blocks.h"
-#include "../foundation.h"
+#include <csrc/host/objc/blocks.h>
+#include <csrc/host/objc/foundation.h>
 
 METALOPS_OBJC_CLASS(NSObject)
 METALOPS_OBJC_CLASS(NSBlock)

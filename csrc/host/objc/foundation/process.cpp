@@ -10,7 +10,7 @@
 #include <mutex>
 #include <thread>
 
-#include "../foundation.h"
+#include <csrc/host/objc/foundation.h>
 
 METALOPS_OBJC_CLASS(NSProcessInfo)
 METALOPS_OBJC_CLASS(NSLock)

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <string_view>
 
-#include "../foundation.h"
+#include <csrc/host/objc/foundation.h>
 
 METALOPS_OBJC_CLASS(NSString)
 METALOPS_OBJC_CLASS(NSMutableString)

@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <functional>
 
-#include "../foundation.h"
+#include <csrc/host/objc/foundation.h>
 
 METALOPS_OBJC_CLASS(NSNumber)
 METALOPS_OBJC_CLASS(NSNull)

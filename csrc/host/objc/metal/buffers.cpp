@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "../metal.h"
+#include <csrc/host/objc/metal.h>
 
 METALOPS_OBJC_CLASS(MetalopsBuffer)
 METALOPS_OBJC_CLASS(MetalopsMemory)

@@ -9,8 +9,8 @@
 #include <condition_variable>
 #include <utility>
 
-#include "../dispatch.h"
-#include "../metal.h"
+#include <csrc/host/objc/dispatch.h>
+#include <csrc/host/objc/metal.h>
 
 METALOPS_OBJC_CLASS(MPSCommandBuffer)
 METALOPS_OBJC_CLASS(MetalopsCommandQueue)

@@ -6,8 +6,8 @@
 
 #include <cstring>
 
-#include "../dispatch.h"
-#include "../metal.h"
+#include <csrc/host/objc/dispatch.h>
+#include <csrc/host/objc/metal.h>
 
 METALOPS_OBJC_CLASS(MTLArchitecture)
 METALOPS_OBJC_CLASS(MetalopsDevice)

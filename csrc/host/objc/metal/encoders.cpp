@@ -7,7 +7,7 @@
 #include <cstring>
 #include <optional>
 
-#include "../metal.h"
+#include <csrc/host/objc/metal.h>
 
 METALOPS_OBJC_CLASS(MetalopsCommandEncoder)
 METALOPS_OBJC_CLASS(MetalopsComputeCommandEncoder)

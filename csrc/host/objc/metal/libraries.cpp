@@ -8,8 +8,8 @@
 #include <cstring>
 #include <unordered_set>
 
-#include "../dispatch.h"
-#include "../metal.h"
+#include <csrc/host/objc/dispatch.h>
+#include <csrc/host/objc/metal.h>
 
 METALOPS_OBJC_CLASS(MTLFunctionConstantValues)
 METALOPS_OBJC_CLASS(MTLCompileOptions)

@@ -129,6 +129,6 @@ def main(argv: list[str]) -> int:
         return subprocess.run(
             command, env=environment(folder, arguments.machine), check=False
         ).returncode
-    except FileNotFoundError:
-        print(f"metalops build-mac: there is no program {command[0]}", file=sys.stderr)
-        return 127
+    except OSError as error:
+        print(f"metalops build-mac: {command[0]!r}: {error.strerror}", file=sys.stderr)
+        return 1

@@ -109,7 +109,7 @@ class Driver:
         self._options = options
 
     def _objcxx(self, found: objective_c.Evidence, source: str) -> list[str]:
-        chosen = self._options.objcxx or os.environ.get("METALOPS_OBJCXX_FOUND", "")
+        chosen = self._options.objcxx
         command = objective_c.find_compiler(chosen)
         if command is None:
             raise objective_c.NoObjectiveC(

@@ -483,6 +483,8 @@ class Body:
 
     def _decide(self) -> None:
         for variable in self.variables:
+            if variable.definitions and self._names_shared_memory(variable):
+                variable.is_of_group = True  # it has an address, of memory that nobody writes here
             if variable.is_of_group:
                 variable.kind = Kind.GROUP
             elif variable.is_parameter:
@@ -505,6 +507,13 @@ class Body:
         for variable in self.variables:
             if variable.kind is Kind.THREAD and self._can_be_again(variable):
                 variable.kind = Kind.AGAIN
+
+    @staticmethod
+    def _names_shared_memory(variable: Variable) -> bool:
+        """Returns true for a uniform parameter that is a reference into constant or device memory."""
+        spaces = {"constant", "device"} & set(variable.declared.address_spaces)
+        is_uniform = variable.is_parameter and variable.kind is Kind.GROUP
+        return is_uniform and variable.is_reference and bool(spaces)
 
     def _type_of(self, variable: Variable) -> str:
         node = variable.declaration.child_by_field_name("type")
