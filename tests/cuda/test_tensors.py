@@ -97,6 +97,7 @@ def test_tensors_and_formats_of_numbers():
     compiled(test_scale_planes.EXTREMES, language="4.1")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "scope", ["execution_simdgroups<4>", "execution_simdgroup", "execution_thread"]
 )
@@ -141,6 +142,7 @@ def test_products_of_threadgroups_are_staged_for_tensor_cores(factor, transposed
     assert copies > 0 and products == 2 * 2 * 2 * 2 and memory == 0
 
 
+@pytest.mark.full
 def test_products_of_a_simdgroup_are_made_by_tensor_cores_where_factors_are_exact():
     assert instructions(product("half", "half"), "mma", "fma") == [4, 0]
     for types in (("half", "int4"), ("char", "bfloat", "bfloat"), ("e4m3", "e4m3", "half")):

@@ -132,6 +132,7 @@ def ended(once):
     return once("endless", run)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "index", range(len(CASES) + 1), ids=["-".join(map(str, c)) for c in CASES] + ["backward"]
 )
@@ -216,6 +217,7 @@ def at_limit(once):
     return cases, *once("endless at the time limit", run)
 
 
+@pytest.mark.full
 def test_the_time_limit_ends_what_does_not_end(at_limit):
     cases, results, errors = at_limit
     assert len(results) == len(cases), errors

@@ -71,6 +71,7 @@ def test_a_fault_names_kernel_engine_and_sanitizer(engine, kernel, before, threa
     assert ("Fatal Python error: Segmentation fault" in done.stderr) == ("faulthandler" in before)
 
 
+@pytest.mark.full
 def test_the_sanitizer_finds_the_place(tmp_path):
     """By the command that the sentence names."""
     path = tmp_path / "program.py"

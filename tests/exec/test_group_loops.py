@@ -464,6 +464,7 @@ SOURCE = HELPERS + "".join(map(kernel, BODIES))
 LAUNCHES = [(64, 64), (1, 1), (50, 50), (200, 96), (1024, 1024), (33, 32), (12, 4)]
 
 
+@pytest.mark.full
 def test_they_have_group_loops():
     engines = emit(preprocess(HEADER + SOURCE)).engines
     assert {name: engine for name, engine in engines.items() if engine != ("group", None)} == {}

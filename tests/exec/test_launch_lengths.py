@@ -131,6 +131,7 @@ def _arguments(launch):
     return arguments
 
 
+@pytest.mark.full
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("shape", [(1, 512), (1100, 60), (300, 16)], ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -140,6 +141,7 @@ def test_launches_are_short(name, shape, counter):
     check_launches(name, shape, counter)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["qr", "lu_factor", "cholesky", "ldl_factor"])
 def test_launches_for_very_many_matrices_are_short(name, counter):
     check_launches(name, (40_000, 20), counter)

@@ -8,6 +8,7 @@ from metalops.msl.targets.host.emit import emit
 from . import programs
 
 
+@pytest.mark.full
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("first", range(0, 100, 20))
 def test_random_programs_run_as_the_model_of_a_simdgroup(first):

@@ -45,6 +45,7 @@ INPUTS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("language", INPUTS)

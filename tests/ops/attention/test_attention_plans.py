@@ -305,6 +305,7 @@ def on_mps(call):
     return [x.to("mps") if isinstance(x, torch.Tensor) else x for x in call]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("body", "limits"), [("simdgroup", M1), ("tensor", M5)])
 @pytest.mark.parametrize("kind", ["plain", "options", "packed"])
 def test_mps_launches_what_is_planned(kind, body, limits, monkeypatch, tmp_path):

@@ -66,6 +66,7 @@ def test_larger_matrices(dtype, n):
     check_all(torch.stack([hard(name, n, dtype) for name in HARD]), list(HARD))
 
 
+@pytest.mark.full
 @dtypes
 def test_companions_of_roots_of_one(dtype):
     """Without shifts, or with those of symmetric matrices, their iterations never end."""

@@ -74,6 +74,7 @@ def of_rank(rank, shape, dtype):
     return torch.randn(*shape[:-1], rank, dtype=dtype) @ torch.randn(rank, shape[-1], dtype=dtype)
 
 
+@pytest.mark.full
 @dtypes
 @pytest.mark.parametrize("driver", DRIVERS[1:])
 @pytest.mark.parametrize("shape", [(9, 9), (30, 8), (8, 30), (66, 66)], ids=str)
@@ -92,6 +93,7 @@ def test_deficient_ranks(dtype, driver, shape):
     assert torch.equal(alone[0], x[0])
 
 
+@pytest.mark.full
 @dtypes
 @pytest.mark.parametrize("name", HARD)
 def test_hard_matrices(name, dtype):

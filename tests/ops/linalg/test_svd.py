@@ -81,6 +81,7 @@ def test_tall_and_wide_matrices(dtype, shape, is_wide):
     check_values(a, svdvals(a.to("mps")))
 
 
+@pytest.mark.full
 @dtypes
 def test_very_tall_and_hard_rectangles(dtype):
     tall = torch.randn(4000, 36, dtype=dtype)

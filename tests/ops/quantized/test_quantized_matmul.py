@@ -73,6 +73,7 @@ def test_every_format_with_few_rows_and_many(kind, dtype):
         assert_right(actual, back.double() @ exact, dtype)
 
 
+@pytest.mark.full
 @dtypes
 @pytest.mark.parametrize("transpose", [True, False])
 def test_sizes_that_are_and_are_not_multiples_of_tiles(dtype, transpose, body):

@@ -242,6 +242,7 @@ def test_the_order_of_a_sum_is_always_the_same(lengths):
         torch.set_num_threads(before)
 
 
+@pytest.mark.full
 def test_sums_of_long_segments_are_accurate():
     x = make((1_000_003,), torch.float32, low=0, high=1)
     for dtype in FLOATS:
