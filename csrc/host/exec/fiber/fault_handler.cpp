@@ -48,8 +48,7 @@ void install_fault_handler(FaultHandler& handler, int flags, std::initializer_li
 
 bool is_fault_passed_on() { return is_passed_on; }
 
-void pass_fault_on(const FaultHandler& handler, int signal, siginfo_t* info,
-                   void* signal_context) {
+void pass_fault_on(const FaultHandler& handler, int signal, siginfo_t* info, void* signal_context) {
   const struct sigaction& before = handler.before[signal];
   const bool is_ours = ours(before) != nullptr;
   const bool has_none = (before.sa_flags & SA_SIGINFO) == 0 &&
