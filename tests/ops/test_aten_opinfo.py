@@ -10,7 +10,7 @@ from metalops.testing.samples import FLOATS
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
-from .aten import NARROW, is_left_to_torch, reference, served_by_us
+from .aten import NARROW, reference, served_by_us
 from .families import gather
 
 
@@ -223,12 +223,6 @@ def _compare(op, sample, variant=None):
 
 @by_operator_and_dtype
 def test_samples(op, dtype):
-    if (
-        op.name == "_compute_linear_combination"
-        and dtype in NARROW
-        and is_left_to_torch(f"aten::{op.name}")
-    ):
-        pytest.skip("torch's kernel rounds each of its steps")
     _compare_all(op, _samples(op, dtype))
 
 
