@@ -47,12 +47,15 @@ def objective_c_library(sources: list[str], flags: list[str]) -> object:
         "metalops._objc",
         sources,
         include_dirs=[
-            os.path.join(ROOT, folder)
-            for folder in (
-                "python/metalops/include/apple",
-                "csrc/host",
-                "python/metalops/msl/include",
-            )
+            ROOT,
+            *(
+                os.path.join(ROOT, folder)
+                for folder in (
+                    "python/metalops/include/apple",
+                    "csrc/host",
+                    "python/metalops/msl/include",
+                )
+            ),
         ],
         extra_compile_args=flags,
         extra_link_args=[

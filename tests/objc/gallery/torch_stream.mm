@@ -102,6 +102,8 @@ TEST(torch_commits_its_own_command_buffer) {
   RAISES("call torch::mps::commit() or MPSStream::synchronize()",
          [stream->commandBuffer() computeCommandEncoder]);
   stream->synchronize(SyncType::COMMIT_AND_WAIT);
-  CHECK([stream->commandBuffer() computeCommandEncoder] != nil);
+  id<MTLComputeCommandEncoder> encoder = [stream->commandBuffer() computeCommandEncoder];
+  CHECK(encoder != nil);
+  [encoder endEncoding];
   stream->synchronize(SyncType::NONE);
 }
