@@ -71,8 +71,8 @@ Tensor linear_combination(const Tensor& input, const Tensor& coefficients) {
   return output;
 }
 
-// On an H200, torch's kernel takes 1.8 to 2.2 times as long for 4 Mi elements, and its error in half
-// and bfloat is three times as large.
+// On an H200, torch's kernel takes 1.8 to 2.2 times as long for 4 Mi elements, and its error in
+// half and bfloat is three times as large.
 constexpr auto kReason = "halves are summed in half precision, at half the speed of ours";
 
 TORCH_LIBRARY_IMPL(aten, MPS, library) {
