@@ -38,6 +38,7 @@ ON_PURPOSE = {
     "tests/fuzz/hostile.py": {"asm", "kernel-argument"},
     "tests/fuzz/test_front_end.py": {"unknown-attribute"},
     "tests/metal/test_unaligned_vectors.py": {"misaligned-vector", "vector-size"},
+    "tests/msl/test_parsed_once.py": {"program-scope"},  # a part of a source
     "tests/msl/test_address_spaces.py": {"address-space-conversion"},
     "tests/msl/test_calls.py": {"function-pointer"},
     "tests/msl/test_command_line.py": {"kernel-argument", "maybe-divergent-barrier"},

@@ -105,8 +105,8 @@ def cpu():
         ({"output_dtypes": []}, ValueError, "output_dtypes must have 1 entries (out), but has 0"),
         (
             {"output_dtypes": ["float32"]},
-            TypeError,
-            "the dtype of output 'out' must be a torch.dtype",
+            ValueError,
+            "output 'out': unknown pixel format 'float32'",
         ),
         (
             {"output_dtypes": [torch.float64]},

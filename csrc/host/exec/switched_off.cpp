@@ -84,6 +84,7 @@ void WithSwitchedOff::bind_textures(const msl::abi::Argument& argument) {
     made.kind = declared.kind;
     made.format = {encoding, 4, msl::abi::TexelOrder::kRgba, 16};
     made.layers = 6;
+    made.is_null = 1;
     made.level_count = 1;
     made.levels[0] = {static_cast<unsigned char*>(memory_of_zeros()), 16, 16, 1, 1, 1, 0};
     textures_[t] = &made;

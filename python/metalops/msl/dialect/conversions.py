@@ -53,7 +53,6 @@ class Conversions:
         self._members()
         self._assignments()
         self._compound_assignments()
-        self._arguments()
         self._returned_values()
 
     # ---- casts -----------------------------------------------------------------------------------
@@ -275,6 +274,7 @@ class Conversions:
 
     # ---- arguments -------------------------------------------------------------------------------
 
+    # Not called by run(): with it, products of tiles with an epilogue and gradients of attention masks are wrong with g++.
     def _arguments(self) -> None:
         for call in self.source.find("(call_expression) @c"):
             arguments = arguments_of(call)

@@ -743,7 +743,7 @@ struct texture_buffer : msl_impl::bases::TextureAtomics<abi::TextureKind::kBuffe
 // A texture that a function constant switches off is null.
 template <abi::TextureKind K, class T, access A, bool IsDepth>
 MSL_INLINE bool is_null_texture(const msl_impl::bases::TextureHandle<K, T, A, IsDepth>& texture) {
-  return texture.msl_texture == nullptr;
+  return texture.msl_texture == nullptr || texture.msl_texture->is_null != 0;
 }
 
 }  // namespace msl::metal

@@ -64,7 +64,7 @@ struct Texture {
   unsigned layers;  // array elements; for cubes, faces
   unsigned level_count;
   unsigned usage;
-  unsigned reserved;
+  unsigned is_null;                        // stands for a texture that is switched off
   TextureLevel levels[kMaxTextureLevels];  // only the first level_count exist
 };
 
