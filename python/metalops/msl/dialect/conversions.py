@@ -274,7 +274,7 @@ class Conversions:
 
     # ---- arguments -------------------------------------------------------------------------------
 
-    # Not called by run(): with it, products of tiles with an epilogue and gradients of attention masks are wrong with g++.
+    # Not called by run(): with it, tile GEMM with an epilogue and gradients of attention masks are wrong with g++.
     def _arguments(self) -> None:
         for call in self.source.find("(call_expression) @c"):
             arguments = arguments_of(call)
