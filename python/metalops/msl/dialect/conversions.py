@@ -1,5 +1,6 @@
 """Rewrites conversions to integers, so that floating-point numbers convert as on GPUs (msl/conversion.h): casts, and
-wherever C++ converts implicitly: initialisers, assignments, arguments, returned values."""
+wherever C++ converts implicitly: initialisers, assignments, arguments of constructors in braces or parentheses, returned
+values. Arguments of functions are left to the compiler."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import re
 
 from ..analysis.lookup import CONSTRUCTOR
 from ..analysis.program import Function
-from ..analysis.spaces import Spaces, arguments_of
+from ..analysis.spaces import Spaces
 from ..analysis.types import Type
 from ..source.tree import without_parentheses
 from . import names
@@ -44,7 +45,6 @@ class Conversions:
         self.types = self.spaces.types
         self.is_bit_field = is_bit_field
         self.divisions = divisions
-        self._taking_integers: dict[str, bool] = {}  # by the names of functions
 
     def run(self) -> None:
         self._functional_casts()
@@ -272,65 +272,9 @@ class Conversions:
         name = type_.name.split("<")[0].strip() if type_ is not None else ""
         return type_ is not None and type_.kind == "value" and name in self.types.classes
 
-    # ---- arguments -------------------------------------------------------------------------------
-
-    # Not called by run(): with it, tile GEMM with an epilogue and gradients of attention masks are wrong with g++.
-    def _arguments(self) -> None:
-        for call in self.source.find("(call_expression) @c"):
-            arguments = arguments_of(call)
-            if not arguments:
-                continue
-            called = call.child_by_field_name("function")
-            made_lambda = self.rewritten.calls.lambda_called(
-                call, self.rewritten.calls.scopes_around(call)
-            )
-            if made_lambda is not None:
-                declarator = made_lambda.child_by_field_name("declarator")
-                if declarator is not None:
-                    types = [d.type for _, _, d in self.types.parameters(declarator)]
-                    self._pass_as(arguments, [types], [{}])
-            elif self._may_take_integers(called):
-                functions = self.rewritten.calls.functions_called(call)
-                if functions and called.type == "identifier" and self._are_numbers(arguments):
-                    functions = self.rewritten.calls.lookup.reached_by_name(functions, call)
-                if functions:
-                    self._pass(
-                        arguments, functions, self._bound_in(call, called, functions), called
-                    )
-
-    def _are_numbers(self, arguments: list) -> bool:
-        types = [self._type_of(a) for a in arguments]
-        return all(
-            t is not None
-            and t.kind == "value"
-            and not t.is_open
-            and t.name not in self.types.classes
-            for t in types
-        )
-
-    def _may_take_integers(self, called) -> bool:
-        """Returns true if some function of this name has a parameter that may be an integer."""
-        name = called.child_by_field_name("name") or called.child_by_field_name("field") or called
-        while name.child_by_field_name("name") is not None:
-            name = name.child_by_field_name("name")
-        text = self._text(name)
-        if text not in self._taking_integers:
-            lookup = self.rewritten.calls.lookup
-            functions = [*lookup.functions.get(text, ()), *lookup.functions.get("operator()", ())]
-            self._taking_integers[text] = any(
-                self._converted_name(_by_value(declared.type)) or declared.type.is_open
-                for function in functions
-                for _, _, declared in self.types.parameters(function.declarator)
-            )
-        return self._taking_integers[text]
-
-    def _pass(self, arguments, functions: list[Function], bound: dict, called=None) -> None:
-        """Converts the arguments that are integers for all of the functions that a call may mean."""
+    def _pass(self, arguments, functions: list[Function], bound: dict[str, Type]) -> None:
+        """Converts the arguments that are integers for all of the constructors that may be meant."""
         kinds = [[d.type for _, _, d in self.types.parameters(f.declarator)] for f in functions]
-        own = [{**bound, **self._explicit(f, called)} for f in functions]
-        self._pass_as(arguments, kinds, own)
-
-    def _pass_as(self, arguments, kinds: list[list[Type]], bound: list[dict]) -> None:
         for index, argument in enumerate(arguments):
             if (
                 argument.type == "parameter_pack_expansion"
@@ -338,7 +282,7 @@ class Conversions:
                 or any(index >= len(types) for types in kinds)
             ):
                 return
-            targets = [self._given(types[index], b) for types, b in zip(kinds, bound, strict=True)]
+            targets = [self._given(types[index], bound) for types in kinds]
             if None not in targets and len({t.name for t in targets}) == 1:
                 self._convert(argument, targets[0])
 
@@ -359,59 +303,6 @@ class Conversions:
         is_class = bare in self.types.classes and not self.types.is_template_parameter(bare)
         return type_ if is_class else None
 
-    def _explicit(self, function: Function, called) -> dict[str, Type]:
-        """Returns the template arguments that a call names, by the function's template parameters."""
-        while called is not None and called.type in ("field_expression", "qualified_identifier"):
-            called = called.child_by_field_name("field") or called.child_by_field_name("name")
-        if called is None or called.type not in ("template_function", "template_method"):
-            return {}
-        headers = [h for h in function.template_headers if h.named_children]
-        arguments = called.child_by_field_name("arguments").named_children
-        return self._by_parameter(headers[-1], arguments) if headers else {}
-
-    def _by_parameter(self, header, arguments: list) -> dict[str, Type]:
-        found = {}
-        parameters = [c for c in header.named_children if c.type != "comment"]
-        arguments = [c for c in arguments if c.type != "comment"]
-        for parameter, argument in zip(parameters, arguments, strict=False):
-            if "variadic" in parameter.type:
-                break
-            if (
-                parameter.type == "type_parameter_declaration"
-                and argument.type == "type_descriptor"
-            ):
-                text = self._text(argument)
-                if _ARGUMENT.match(text) and parameter.named_children:
-                    type_ = self.types.described(argument).type
-                    found[self._text(parameter.named_children[0])] = (
-                        type_ if _INTEGER.match(type_.name) else Type("value", name=text)
-                    )
-        return found
-
-    def _bound_in(self, call, called, functions: list[Function]) -> dict[str, Type]:
-        """Returns the template arguments of the class whose member a call means."""
-        if called.type == "field_expression":
-            owner = self.spaces.type_of(called.child_by_field_name("argument"))
-            if owner is not None and owner.kind == "pointer":
-                owner = owner.target
-            return {} if owner is None else self._bound(owner)
-        owners = {self.rewritten.calls.lookup.owner(f) for f in functions}
-        here = self.spaces.this(call)
-        if here is not None and owners == {here.name}:
-            return self._own(here.name)
-        if called.type == "template_function":  # `Class<T>(x)`
-            return self._bound_by(called)
-        return self._bound(self.spaces.type_of(called) or Type("value"))
-
-    def _own(self, name: str) -> dict[str, Type]:
-        """Returns the template parameters of a class, which stand for themselves in it."""
-        return {
-            self._text(p.named_children[0]): Type("value", name=self._text(p.named_children[0]))
-            for header in self._headers_of(name)
-            for p in header.named_children
-            if p.type == "type_parameter_declaration" and p.named_children
-        }
-
     def _headers_of(self, name: str) -> list:
         scopes = self.types.classes.get(name, ())
         return scopes[0].template_headers[-1:] if len(scopes) == 1 else []
@@ -431,11 +322,6 @@ class Conversions:
             for p, a in zip(parameters, arguments, strict=False)
             if p.type == "type_parameter_declaration" and p.named_children and _ARGUMENT.match(a)
         }
-
-    def _bound_by(self, node) -> dict[str, Type]:
-        headers = self._headers_of(self._text(node.child_by_field_name("name")))
-        arguments = node.child_by_field_name("arguments").named_children
-        return self._by_parameter(headers[0], arguments) if headers else {}
 
     def _constructors(self, target: Type, count: int) -> list[Function]:
         lookup = self.rewritten.calls.lookup
