@@ -70,6 +70,7 @@ struct AttentionParameters {
   bool has_key_scale;  // in the forward pass only
   bool has_grad_lse;
   bool is_aligned;  // rows of keys and values are whole 16-byte vectors
+  uint8_t padding[6];
 };
 
 }  // namespace metalops

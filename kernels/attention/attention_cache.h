@@ -39,6 +39,7 @@ struct CacheParameters {
   bool has_table;       // else sample b has page b
   bool interleaved;     // RoPE rotates adjacent pairs, not pairs of the two halves
   bool advances;        // a sample's tokens have consecutive positions
+  uint8_t padding[3];
 };
 
 }  // namespace metalops

@@ -26,6 +26,7 @@ struct LuPanelParameters {
   uint32_t columns;
   uint32_t steps;  // columns that are factored
   uint32_t is_pivoted;
+  uint32_t padding;
 };
 
 struct LuSwapParameters {

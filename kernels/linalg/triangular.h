@@ -45,6 +45,7 @@ struct TriangularParameters {
   uint32_t group_packs;     // packs of each of them
   uint32_t is_unit;         // the diagonal is taken to be ones
   uint32_t is_conjugated;
+  uint32_t padding;
 };
 
 }  // namespace metalops

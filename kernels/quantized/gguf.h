@@ -42,6 +42,7 @@ struct GgufProduct {
   int32_t inner;
   int32_t splits;  // split-K: simdgroups that share a sum (skinny GEMM)
   bool has_bias;
+  uint8_t padding[7];
 };
 
 }  // namespace metalops

@@ -29,6 +29,7 @@ struct PackedLayout {
   ScaleFormat scale;
   bool has_global;  // another factor for all scales: see packed::global_factor
   bool is_aligned;  // blocks of 32 codes can be loaded with vector loads
+  uint8_t padding[6];
 };
 
 // Batched products of matrices of `rows` lines with matrices of quantised weights, one per pair.
@@ -46,6 +47,7 @@ struct QuantizedProduct {
   bool has_bias;
   bool has_left_index;
   bool has_right_index;
+  uint8_t padding[4];
 };
 
 }  // namespace metalops

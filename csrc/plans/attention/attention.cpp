@@ -127,7 +127,7 @@ void set_dropout(AttentionParameters& p, double dropout) {
 // The kernels' arguments, without results.
 struct AttentionArguments {
   View query, key, value, mask, sinks, slopes, cu_queries, cu_keys, lengths, random;
-  AttentionParameters parameters;
+  AttentionParameters parameters{};
 };
 
 AttentionArguments attention_arguments(Plan& plan, const AttentionInputs& in,

@@ -33,7 +33,8 @@ inline SquaresParameters squares_of(const View& a, bool is_upper, bool with_vect
           static_cast<uint32_t>(a.size(0)),
           static_cast<int32_t>(a.size(1)),
           is_upper,
-          with_vectors};
+          with_vectors,
+          /*padding=*/0};
 }
 
 // Launches the kernel of the smallest class that fits the matrices.

@@ -18,6 +18,7 @@ struct SquaresParameters {
   int32_t size;
   uint32_t is_upper;  // the triangle that is read, where only one is
   uint32_t with_vectors;
+  uint32_t padding;
 };
 
 }  // namespace metalops
