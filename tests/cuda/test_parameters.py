@@ -260,7 +260,6 @@ def test_a_grid_without_threads_launches_nothing(recorder):
     [
         ({"threads": 8, "group_size": 2000}, "groups of 1 to 1024 threads"),
         ({"threads": 8, "group_size": 0}, "groups of 1 to 1024 threads"),
-        ({"threads": (8, 8), "group_size": 8}, "same number of dimensions"),
         ({"threads": 2**32, "group_size": 1}, "integers below 2"),
         ({"threads": -1, "group_size": 1}, "integers below 2"),
     ],
@@ -269,6 +268,10 @@ def test_sizes_that_no_launch_has(recorder, options, message):
     for _ in range(2):
         with pytest.raises(ValueError, match=message):
             compile_shader(SCALE).scale(torch.zeros(8), torch.zeros(8), 1.0, **options)
+    with pytest.raises(RuntimeError, match="same number of dimensions, got 2 and 1"):
+        compile_shader(SCALE).scale(
+            torch.zeros(8), torch.zeros(8), 1.0, threads=(8, 8), group_size=8
+        )
     assert recorder.launches == []
 
 

@@ -1,13 +1,16 @@
-"""Numbers as arguments of kernels, as torch.mps.compile_shader's kernels take them."""
+"""Arguments of kernels, as torch.mps.compile_shader's kernels take them."""
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from .._textures import Sampler, Texture
 
 _LONG = struct.Struct("q").pack
 _FLOAT = struct.Struct("f").pack
@@ -21,7 +24,55 @@ _CASTS = {
 }
 
 
-def cast_of(casts: str | Mapping[int, str], index: int) -> str | None:
+class LaunchArguments(NamedTuple):
+    """What a call of a kernel gives it. buffers: tensors, bytes, or None for none, by index. textures and samplers are
+    numbered apart. group_size: None for the launcher's choice."""
+
+    buffers: list[Tensor | bytes | None]
+    textures: list[Texture]
+    samplers: list[Sampler]
+    threads: tuple[int, ...]
+    group_size: tuple[int, ...] | None
+
+
+def launch_arguments(
+    args: Sequence,
+    threads: int | Sequence[int] | None,
+    group_size: int | Sequence[int] | None,
+    arg_casts: str | Mapping[int, str] | None,
+    address: Callable[[Tensor], int],
+) -> LaunchArguments:
+    """Takes the arguments of a call apart. threads: by default as many as the first tensor has elements. address: of a
+    tensor of a list. Raises TypeError or RuntimeError for arguments that no launch has."""
+    textures: list[Texture] = []
+    samplers: list[Sampler] = []
+    if any(isinstance(arg, (Texture, Sampler)) for arg in args):
+        textures = [arg for arg in args if isinstance(arg, Texture)]
+        samplers = [arg for arg in args if isinstance(arg, Sampler)]
+        args = [arg for arg in args if not isinstance(arg, (Texture, Sampler))]
+    buffers = [
+        arg
+        if arg is None or isinstance(arg, Tensor)
+        else _bytes_of(arg, arg_casts and _cast_of(arg_casts, index), address)
+        for index, arg in enumerate(args)
+    ]
+    if threads is None:
+        first = next((arg for arg in args if isinstance(arg, Tensor)), None)
+        if first is None:
+            raise RuntimeError("Number of threads is undefined or has wrong dimension")
+        threads = first.numel()
+    threads = (threads,) if isinstance(threads, int) else tuple(threads)
+    if group_size is not None:
+        group_size = (group_size,) if isinstance(group_size, int) else tuple(group_size)
+        if len(group_size) != len(threads):
+            raise RuntimeError(
+                "threads and group_size must have the same number of dimensions, got "
+                f"{len(threads)} and {len(group_size)}"
+            )
+    return LaunchArguments(buffers, textures, samplers, threads, group_size)
+
+
+def _cast_of(casts: str | Mapping[int, str], index: int) -> str | None:
     """Returns the cast of an argument, None for none. Raises TypeError for what are no casts."""
     if isinstance(casts, str):
         return casts
@@ -30,7 +81,7 @@ def cast_of(casts: str | Mapping[int, str], index: int) -> str | None:
     raise TypeError(f"Unexpected caster arg type {type(casts).__name__}")
 
 
-def bytes_of(value: object, cast: str | None, address: Callable[[Tensor], int]) -> bytes:
+def _bytes_of(value: object, cast: str | None, address: Callable[[Tensor], int]) -> bytes:
     """Returns what a kernel gets for an integer (64 bits), a float (32 bits), a list of them, or a list of tensors. cast:
     "fp16", "bf16", "int32", "int16", "int8" or "uint8", for another type. address: of a tensor of a list.
 

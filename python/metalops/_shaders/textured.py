@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .._textures import Sampler, Texture
 from .._textures.argument import ACCESSES, HandleArgument, bound
-from .arguments import bytes_of, cast_of
+from .arguments import launch_arguments
 
 # MTLTextureUsage, by msl::abi::TextureAccess.
 _USAGES = {"sample": 1, "read": 1, "write": 2, "read_write": 3}
@@ -49,41 +49,23 @@ class TexturedKernel:
     ) -> None:
         """Launches the kernel on torch's stream. Raises NotImplementedError for textures that Metal cannot make of a
         buffer, ValueError for rows that the GPU cannot read in a buffer, and otherwise what torch's kernels raise."""
-        textures = [arg for arg in args if isinstance(arg, Texture)]
-        samplers = [arg for arg in args if isinstance(arg, Sampler)]
-        buffers = [arg for arg in args if not isinstance(arg, (Texture, Sampler))]
-        if threads is None:
-            first = next((b for b in buffers if isinstance(b, Tensor)), None)
-            if first is None:
-                raise RuntimeError("Number of threads is undefined or has wrong dimension")
-            threads = first.numel()
-        threads = (threads,) if isinstance(threads, int) else tuple(threads)
-        if group_size is not None:
-            group_size = (group_size,) if isinstance(group_size, int) else tuple(group_size)
-            if len(group_size) != len(threads):
-                raise RuntimeError(
-                    "threads and group_size must have the same number of dimensions, got "
-                    f"{len(threads)} and {len(group_size)}"
-                )
-        usages = dict.fromkeys(range(len(textures)), 1)
+        given = launch_arguments(args, threads, group_size, arg_casts, _no_addresses)
+        usages = dict.fromkeys(range(len(given.textures)), 1)
         places = {id(a): iter(range(a.index, a.last + 1)) for a in self._arguments}
-        for argument, value in bound(self._name, self._arguments, textures, samplers):
+        for argument, value in bound(
+            self._name, self._arguments, given.textures, given.samplers
+        ):
             if isinstance(value, Texture):
                 usage = _USAGES[ACCESSES[argument.access]]
                 if usage == 3 and value.format in _WITH_ATOMICS:
                     usage |= _ATOMIC
                 usages[next(places[id(argument)])] = usage
         self._launcher.launch(
-            [
-                b
-                if b is None or isinstance(b, Tensor)
-                else bytes_of(b, arg_casts and cast_of(arg_casts, index), _no_addresses)
-                for index, b in enumerate(buffers)
-            ],
-            [described(texture, usages[index]) for index, texture in enumerate(textures)],
-            [sampler.bits for sampler in samplers],
-            threads,
-            group_size,
+            given.buffers,
+            [described(texture, usages[index]) for index, texture in enumerate(given.textures)],
+            [sampler.bits for sampler in given.samplers],
+            given.threads,
+            given.group_size,
             error_buf_idx,
         )
 

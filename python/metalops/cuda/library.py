@@ -67,6 +67,12 @@ class Library:
         """The kernels of the source that it does not have, with the reasons."""
         return dict(self._code.program.skipped())
 
+    def why_not(self, name: str) -> str:
+        """Returns why the library has no kernel of this name, as the end of a sentence."""
+        if name in self.left_out:
+            return f"leaves out kernel {name!r} because of {self.left_out[name]}"
+        return f"has no kernel {name!r}; it has {', '.join(self.kernel_names)}"
+
     def specialise(self, given: Mapping[int | str, Value]) -> Library:
         """Returns the library with the values of function constants compiled in, by index or name: scalars, sequences
         of them for vectors, or the bytes of the constant's type. It starts from constants without values; the same
@@ -135,13 +141,8 @@ class Library:
 
     def _load(self, index: int, name: str) -> Function:
         if name not in self.kernel_names:
-            if name in self.left_out:
-                raise NotImplementedError(
-                    f"the library leaves out kernel {name!r} because of {self.left_out[name]}"
-                )
-            raise RuntimeError(
-                f"the library has no kernel {name!r}; it has {', '.join(self.kernel_names)}"
-            )
+            error = NotImplementedError if name in self.left_out else RuntimeError
+            raise error(f"the library {self.why_not(name)}")
         entry = self._code.entries[name]
         number = entry.number
         with device.using(index):

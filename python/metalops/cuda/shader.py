@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from .._shaders.arguments import bytes_of, cast_of
+from .._shaders.arguments import launch_arguments
 from .._shaders.values import Value
 from .._textures import Sampler, Texture
 from ..msl.source import languages
@@ -28,13 +28,7 @@ class Shader:
         if name.startswith("__"):
             raise AttributeError(name)
         if name not in self._library.kernel_names:
-            if name in self._library.left_out:
-                raise AttributeError(
-                    f"the shader leaves out kernel {name!r} because of {self._library.left_out[name]}"
-                )
-            raise AttributeError(
-                f"the shader has no kernel {name!r}; it has {', '.join(self._library.kernel_names)}"
-            )
+            raise AttributeError(f"the shader {self._library.why_not(name)}")
         self._library.declared.check_complete(name, self._library.constants, self._sizes)
         return Kernel(self._library, name, self._sizes)
 
@@ -84,40 +78,20 @@ class Kernel:
         which it reports with TORCH_REPORT_ERROR; see metalops.cuda.synchronize. Raises ValueError, TypeError or
         RuntimeError for arguments that no launch has.
         """
-        tensors: Sequence = args
-        textures: list[Texture] = []
-        samplers: list[Sampler] = []
-        if any(isinstance(arg, (Texture, Sampler)) for arg in args):
-            textures = [arg for arg in args if isinstance(arg, Texture)]
-            samplers = [arg for arg in args if isinstance(arg, Sampler)]
-            args = tuple(arg for arg in args if not isinstance(arg, (Texture, Sampler)))
-            tensors = [*args, *tensors_of(textures)]
-        buffers = [
-            arg
-            if arg is None or isinstance(arg, Tensor)
-            else bytes_of(arg, arg_casts and cast_of(arg_casts, index), _address)
-            for index, arg in enumerate(args)
-        ]
+        given = launch_arguments(args, threads, group_size, arg_casts, _address)
+        buffers: list = given.buffers
+        tensors = [*buffers, *tensors_of(given.textures)]
         if error_buf_idx is not None:
             buffers += [None] * (error_buf_idx + 1 - len(buffers))
             buffers[error_buf_idx] = errors.buffer_address(device.index_of(tensors))
-        if threads is None:
-            first = next((a for a in args if isinstance(a, Tensor)), None)
-            if first is None:
-                raise RuntimeError("Number of threads is undefined or has wrong dimension")
-            threads = first.numel()
-        threads = (threads,) if isinstance(threads, int) else tuple(threads)
-        if group_size is None:
-            group_size = self._group_for(threads, tensors)
-        else:
-            group_size = (group_size,) if isinstance(group_size, int) else tuple(group_size)
-            if len(group_size) != len(threads):
-                raise ValueError(
-                    f"threads and group_size must have the same number of dimensions, got {len(threads)} and "
-                    f"{len(group_size)}"
-                )
         self._library.launch(
-            self.name, buffers, threads, group_size, self._sizes, textures, samplers
+            self.name,
+            buffers,
+            given.threads,
+            given.group_size or self._group_for(given.threads, tensors),
+            self._sizes,
+            given.textures,
+            given.samplers,
         )
 
     def _group_for(self, threads: tuple[int, ...], tensors: Sequence) -> tuple[int, ...]:
