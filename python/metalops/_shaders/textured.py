@@ -52,9 +52,7 @@ class TexturedKernel:
         given = launch_arguments(args, threads, group_size, arg_casts, _no_addresses)
         usages = dict.fromkeys(range(len(given.textures)), 1)
         places = {id(a): iter(range(a.index, a.last + 1)) for a in self._arguments}
-        for argument, value in bound(
-            self._name, self._arguments, given.textures, given.samplers
-        ):
+        for argument, value in bound(self._name, self._arguments, given.textures, given.samplers):
             if isinstance(value, Texture):
                 usage = _USAGES[ACCESSES[argument.access]]
                 if usage == 3 and value.format in _WITH_ATOMICS:
