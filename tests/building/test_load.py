@@ -185,9 +185,10 @@ def test_names_that_would_leave_the_folder_are_refused(tmp_path, monkeypatch, na
 KILLED = """
 import os, signal, sys
 from torch.utils import cpp_extension
+from torch.utils.file_baton import FileBaton
 
 def load(name, sources, build_directory, **others):
-    cpp_extension.FileBaton(os.path.join(build_directory, "lock")).try_acquire()
+    FileBaton(os.path.join(build_directory, "lock")).try_acquire()
     os.kill(os.getpid(), signal.SIGKILL)
 
 cpp_extension.load = load
@@ -200,6 +201,7 @@ build.load("killed", [sys.argv[1]], build_directory=sys.argv[2])
 def test_a_build_that_was_killed_keeps_no_other_from_building(tmp_path, monkeypatch):
     """It was killed holding our lock and torch's."""
     from torch.utils import cpp_extension
+    from torch.utils.file_baton import FileBaton
 
     source = tmp_path / "a.cpp"
     source.write_text("int a;")
@@ -209,7 +211,7 @@ def test_a_build_that_was_killed_keeps_no_other_from_building(tmp_path, monkeypa
     assert (folder / "lock").exists()
 
     def load(name, sources, build_directory, **others):
-        baton = cpp_extension.FileBaton(os.path.join(build_directory, "lock"))
+        baton = FileBaton(os.path.join(build_directory, "lock"))
         assert baton.try_acquire()
         baton.release()
         return "loaded"

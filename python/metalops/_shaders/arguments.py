@@ -25,7 +25,7 @@ _CASTS = {
 
 
 class LaunchArguments(NamedTuple):
-    """What a call of a kernel gives it. buffers: tensors, bytes, or None for none, by index. textures and samplers are
+    """The arguments of a launch. buffers: tensors, bytes, or None for none, by index. textures and samplers are
     numbered apart. group_size: None for the launcher's choice."""
 
     buffers: list[Tensor | bytes | None]
