@@ -138,6 +138,12 @@ _UNSUPPORTED_TYPES = re.compile(
     r"|compute_pipeline_state|render_command)\b"
 )
 _TENSORS = re.compile(r'(?m)^# \d+ "[^"\n]*\bmsl_tensors"')  # the header was included
+# The names that the header declares. torch's c10/metal/common.h includes it, too, since 2.15; kernels without tensors
+# must not pay for that.
+_NAMES_OF_TENSORS = re.compile(
+    r"\b(?:mpp|\w*(?:tensor|extent|numeric_format|packed_numeric)\w*|u?int\db_format|metal_fp\d_\w+|"
+    r"execution_(?:thread|simdgroup)\w*)\b"
+)
 _STAGE_ATTRIBUTES = {"kernel", "vertex", "fragment", "mesh", "object", "intersection"}
 _BODIES = {"class_specifier", "struct_specifier", "union_specifier"}
 _WITH_BODIES = f"[{' '.join(f'({kind} body: (_))' for kind in sorted(_BODIES))}] @c"
@@ -166,9 +172,11 @@ class Program:
         ProgramError."""
         self.source = source
         self.mentions_textures = _MENTIONS_TEXTURES.search(source.masked) is not None
+        # Metal 4's, and operations on them.
         self.has_tensors = (
             _TENSORS.search(source.text) is not None
-        )  # Metal 4's, and operations on them
+            and _NAMES_OF_TENSORS.search(source.masked) is not None
+        )
         # Asked for once, since the text is long and kernels have many parameters.
         self._names_handles = _HANDLES.search(source.masked) is not None
         self._forbid = forbid or _raise
