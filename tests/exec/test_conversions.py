@@ -62,6 +62,22 @@ FORMS = {
 }
 # Where C++ converts without being asked to.
 IMPLICIT = {
+    "argument": "out[i] = taken(x);",
+    "argument of several": "out[i] = taken_last(x, 1, x);",
+    "argument of a template": "out[i] = taken_with(x, x);",
+    "argument of a named template": "out[i] = taken_as<T>(x);",
+    "argument in a template": "out[i] = forwarded<T>(x);",
+    "argument of a member": "thing t; out[i] = t.given(x);",
+    "argument of a member of a template": "holder<T> t; out[i] = t.given(x);",
+    "argument within a class": "thing t; out[i] = t.twice(x);",
+    "argument of a call operator": "thing t; out[i] = t(x);",
+    "argument of a lambda": "auto f = [](T y) { return y; }; out[i] = f(x);",
+    "argument of a constructor": "made t(x); out[i] = t.value;",
+    "argument of a temporary object": "out[i] = made(x).value;",
+    "default argument": "out[i] = defaulted(x);",
+    "conditional argument": "out[i] = taken(i < 100000 ? x : F(0));",
+    "argument in braces": "out[i] = value_of({x});",
+    "array of as many": "T y[] = {x, x}; out[i] = y[0] == y[1] ? y[1] : T(99);",
     "constant reference": "const thread T& y = x; out[i] = y;",
     "sum": "T y = 0; y += x; out[i] = y;",
     "difference": "T y = 0; y -= -x; out[i] = y;",
@@ -127,6 +143,7 @@ static T referred(const thread T& x) { return x; }
 static T defaulted(F x, T y = F(2.5f)) { return y == T(2) ? taken(x) : T(99); }
 template <typename A> T taken_with(A, T x) { return x; }
 template <typename A> A taken_as(A x) { return x; }
+template <typename A, typename B> A forwarded(B x) { return taken(x); }
 template <typename A, typename B> void add_to(thread A& x, B y) { x += y; }
 template <typename A, typename B> A cast_to(B x) { return A(x); }
 template <typename A, typename B> A returned_as(B x) { return x; }
@@ -200,6 +217,52 @@ def test_conversions_saturate(of, each_compiler):
 @pytest.mark.parametrize("of", FLOATS)
 def test_implicit_conversions_saturate(of, each_compiler):
     check(["char", "uint"], of, IMPLICIT)
+
+
+def test_arguments_do_not_choose_another_function(each_compiler):
+    """Functions of the library, references, templates whose parameter is deduced, and overloads take the number itself."""
+    source = """
+    int max(int a, int b) { return 1000; }
+    template <typename T> T kept(T x) { return x; }
+    float halved(float x) { return x / 2; }
+    int halved(int x) { return x / 2; }
+    template <typename T> float read(const thread T& x) { return x; }
+    struct reader { thread float& x; reader(thread float& y) : x(y) {} };
+    template <typename T> void changed(T x) { x.x = 4.5f; }
+    template <typename T> void change(thread float& x) { changed<T>(x); }
+    kernel void k(device float* out, device const float* in) {
+      float x = in[0];
+      out[0] = max(x, 1.5f);
+      out[1] = kept(x);
+      out[2] = halved(x);
+      out[3] = read(x);
+      change<reader>(x);
+      out[4] = x;
+    }"""
+    out = torch.zeros(5)
+    build(source).launch("k", [out, torch.tensor([2.5])], 1, 1)
+    assert out.tolist() == [2.5, 2.5, 1.25, 2.5, 4.5]
+
+
+def test_values_of_unknown_types_live_as_long_as_what_binds_them(each_compiler):
+    """A type of a template may be an integer or a class; a reference to an object is to no object that is gone."""
+    source = """
+    struct several { int values[64]; several(int x) { for (int i = 0; i < 64; ++i) values[i] = x + i; } };
+    template <typename T> T made(int x) { return T(x); }
+    template <typename T> int summed(T x, int lane) { return simd_sum(lane == 3 ? x.values[lane] : 0); }
+    template <typename T> int bound(int i, int other) {
+      const thread T& first = made<T>(i);
+      const thread T& second = made<T>(other);
+      return first.values[i & 63] + second.values[other & 63];
+    }
+    template <typename T> int passed(int x, int lane) { return summed<T>(made<T>(x), lane); }
+    kernel void k(device int* out, device const int* in, uint i [[thread_position_in_grid]]) {
+      out[i] = bound<several>(in[i], in[i] + 7) + passed<several>(in[0], i);
+    }"""
+    x = torch.arange(32, dtype=torch.int32)
+    out = torch.zeros(32, dtype=torch.int32)
+    build(source).launch("k", [out, x], 32, 32)
+    assert out.tolist() == [2 * i + 2 * (i + 7) + 3 for i in range(32)]
 
 
 def test_atomic_functions_saturate(each_compiler):

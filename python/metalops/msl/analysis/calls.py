@@ -6,6 +6,7 @@ it reaches, mentions. Properties of a function, whoever calls it, count the memb
 
 from __future__ import annotations
 
+import bisect
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable
@@ -17,7 +18,16 @@ from ..source.vocabulary import (
     TENSOR_METHODS,
     is_simdgroup_name,
 )
-from .lookup import CALL_OPERATOR, CONSTRUCTOR, CONVERSION, OF_RANGES, Lookup, Member, Place
+from .lookup import (
+    CALL_OPERATOR,
+    CONSTRUCTOR,
+    CONVERSION,
+    OF_RANGES,
+    Lookup,
+    Meaning,
+    Member,
+    Place,
+)
 from .memory_order import MemoryOrder
 from .private_memory import OF_THE_GRID, OF_THE_GROUP, has_arrays, has_computed_accesses
 from .program import ClassScope, Function, Instance, Program, name_node, name_of
@@ -264,10 +274,14 @@ class CallGraph:
             if (i.body is not None if isinstance(i, Function) else i.type == "lambda_expression")
         ]
 
+    def meaning(self, call) -> Meaning:
+        """Returns what a call_expression may mean: functions of the program, and a member of an unknown class."""
+        return self.lookup.call(call, *self._around(call))
+
     def functions_called(self, call) -> list[Function] | None:
         """Returns the functions of the program that a call_expression may call, with or without a body; None if it may
         also call something else that is not known, a lambda for example."""
-        meaning = self.lookup.call(call, *self._around(call))
+        meaning = self.meaning(call)
         found = [*meaning.functions]
         if meaning.member is not None:
             found += [
@@ -283,6 +297,40 @@ class CallGraph:
         """Returns the function of a function_definition."""
         body = definition.child_by_field_name("body")
         return None if body is None else self._by_body.get(body.start_byte)
+
+    def place_of(self, node) -> Place:
+        """Returns the place of the function around a node."""
+        return self._around(node)[1]
+
+    def function_around(self, node) -> Function | None:
+        """Returns the function whose definition a node is in; None outside of functions."""
+        function = self._plain_around(node)
+        if function is not None:
+            return function
+        while node is not None and node.type != "function_definition":
+            node = node.parent
+        return None if node is None else self.function_of(node)
+
+    def _plain_around(self, node) -> Function | None:
+        """Returns the function in whose body a node is, if that declares no classes; else None. A parser's node finds its
+        parent from the root, so that the way up takes long in deep trees."""
+        at = bisect.bisect_right(self._plain_bodies, node.start_byte, key=lambda b: b[0]) - 1
+        if at < 0:
+            return None
+        start, end, function = self._plain_bodies[at]
+        return function if start < node.start_byte and node.end_byte < end else None
+
+    @functools.cached_property
+    def _plain_bodies(self) -> list[tuple[int, int, Function]]:
+        """(start, end, function) of the bodies of functions without definitions of functions and classes."""
+        query = "[(function_definition) (field_declaration_list) (declaration_list)] @n"
+        inside = [n.start_byte for n in self.source.find(query)]
+        found = []
+        for start, function in sorted(self._by_body.items(), key=lambda item: item[0]):
+            end = function.body.end_byte
+            if bisect.bisect_right(inside, start) == bisect.bisect_left(inside, end):
+                found.append((start, end, function))
+        return found
 
     def function_synchronises(self, function: Function) -> bool:
         """Returns true if a function may reach a barrier, a simdgroup operation or a simdgroup_matrix, whoever calls
@@ -578,10 +626,11 @@ class CallGraph:
 
     def _around(self, node) -> tuple[FunctionScopes, Place]:
         """Returns the scopes and the place of the function around a node."""
-        while node.type != "function_definition" and node.parent.type not in _ROOMS:
-            node = node.parent
-        body = node.child_by_field_name("body")
-        function = self._by_body.get(body.start_byte) if body is not None else None
+        function = self._plain_around(node)
+        if function is None:
+            while node.type != "function_definition" and node.parent.type not in _ROOMS:
+                node = node.parent
+            function = self.function_of(node)
         if function is None:
             return self.scopes(node), Place((), False)
         return self.scopes(function.node), self.lookup.place(function)

@@ -518,6 +518,19 @@ class Lookup:
                 break
         return found
 
+    def reached_by_name(self, functions: Iterable[Function], place: Place) -> list[Function]:
+        """Returns those of the functions that a call may mean by an unqualified name whose arguments, all numbers, bring
+        no namespace with them."""
+        path = tuple(p for p in place.path if p not in self.classes)
+        opened = self._opened(path)
+        return [
+            f
+            for f in functions
+            if self.owner(f) is not None
+            or self._path(f) in opened
+            or self._namespace(f) == path[: len(self._namespace(f))]
+        ]
+
     def _namespace(self, function: Function) -> tuple[str, ...]:
         """Returns the namespace of a non-member function; a friend belongs to the namespace around the class."""
         path = self._path(function)

@@ -1,6 +1,5 @@
 """Rewrites conversions to integers, so that floating-point numbers convert as on GPUs (msl/conversion.h): casts, and
-wherever C++ converts implicitly: initialisers, assignments, arguments of constructors in braces or parentheses, returned
-values. Arguments of functions are left to the compiler."""
+wherever C++ converts implicitly: initialisers, assignments, returned values, and arguments (dialect/arguments.py)."""
 
 from __future__ import annotations
 
@@ -10,8 +9,9 @@ from ..analysis.lookup import CONSTRUCTOR
 from ..analysis.program import Function
 from ..analysis.spaces import Spaces
 from ..analysis.types import Type
-from ..source.tree import without_parentheses
+from ..source.tree import inner_first, without_parentheses
 from . import names
+from .arguments import Arguments
 
 _INTEGER = re.compile(
     r"(?:(?:un)?signed(?: (?:char|short|int|long))?|u?(?:char|short|int|long)|u?int(?:8|16|32|64)_t"
@@ -22,6 +22,12 @@ _INTEGER_VECTOR = re.compile(
     r"(?:packed_)?(?:(u?(?:char|short|int|long))[234]$|vec ?< ?((?:unsigned )?\w+) ?,)"
 )
 _YIELDS_INTEGER = {"%", "&", "|", "^", "<<", ">>", "&&", "||", "==", "!=", "<", ">", "<=", ">="}
+_OF_OPERANDS = {
+    "binary_expression",
+    "conditional_expression",
+    "parenthesized_expression",
+    "unary_expression",
+}
 _LITERAL = re.compile(r"(?:0[xX][\da-fA-F]+|\d+)[uUlL]*$")
 _NO_VALUE = {
     "initializer_list",
@@ -45,6 +51,7 @@ class Conversions:
         self.types = self.spaces.types
         self.is_bit_field = is_bit_field
         self.divisions = divisions
+        self._floating: dict[int, bool] = {}  # what may_be_floating() returned
 
     def run(self) -> None:
         self._functional_casts()
@@ -53,6 +60,7 @@ class Conversions:
         self._members()
         self._assignments()
         self._compound_assignments()
+        Arguments(self).run()
         self._returned_values()
 
     # ---- casts -----------------------------------------------------------------------------------
@@ -64,7 +72,7 @@ class Conversions:
             if arguments.type != "argument_list" or call.has_error:
                 continue
             named = arguments.named_children
-            if len(named) != 1 or not self._may_be_floating(named[0]):
+            if len(named) != 1 or not self.may_be_floating(named[0]):
                 continue
             if function.type == "template_function":
                 name = function.child_by_field_name("name")
@@ -83,7 +91,7 @@ class Conversions:
             target, value = (cast.child_by_field_name(f) for f in ("type", "value"))
             if cast.has_error or not self._may_be_integer(target):
                 continue
-            if not self._may_be_floating(value):
+            if not self.may_be_floating(value):
                 continue
             closing = next(c for c in cast.children if c.type == ")")
             start = cast.start_byte
@@ -145,7 +153,7 @@ class Conversions:
                 if value.type == "argument_list":
                     self._construct(value, declared.type)
                 else:
-                    self._convert(value, declared.type)
+                    self.convert(value, declared.type)
 
     def _vexing(self, node, type_node, declarator) -> None:
         """Converts the variables of `T object(x, y);`, which the parser takes for the declaration of a function."""
@@ -163,20 +171,20 @@ class Conversions:
         start = self.source.previous_code(node.start_byte) + 1
         name = declarator.child_by_field_name("declarator")
         target = self.types.declared(start, type_node, None, name.start_byte).type
-        if len(arguments) == 1 and self._converted_name(target):
-            self._convert(arguments[0], target)
+        if len(arguments) == 1 and self.integer_name(target):
+            self.convert(arguments[0], target)
         elif target.kind == "value":
-            self._pass(arguments, self._constructors(target, len(arguments)), self._bound(target))
+            self._pass(arguments, self._constructors(target, len(arguments)), self.bound(target))
 
     def _construct(self, arguments, target: Type) -> None:
         """Converts the arguments of `T object(x, y)`."""
         values = [c for c in arguments.named_children if c.type != "comment"]
         if any(v.type == "parameter_pack_expansion" for v in values):
             return
-        if len(values) == 1 and self._converted_name(target):
-            self._convert(values[0], target)
+        if len(values) == 1 and self.integer_name(target):
+            self.convert(values[0], target)
         elif target.kind == "value":
-            self._pass(values, self._constructors(target, len(values)), self._bound(target))
+            self._pass(values, self._constructors(target, len(values)), self.bound(target))
 
     def _members(self) -> None:
         """Converts the default values of data members and of parameters, what constructors give to members, and the
@@ -186,7 +194,7 @@ class Conversions:
             declarator = node.child_by_field_name("declarator")
             type_node = node.child_by_field_name("type")
             declared = self.types.declared(start, type_node, declarator, declarator.end_byte)
-            self._convert(node.child_by_field_name("default_value"), declared.type)
+            self.convert(node.child_by_field_name("default_value"), declared.type)
         for node in self.source.find("(optional_parameter_declaration) @p"):
             declarator, value = (
                 node.child_by_field_name(f) for f in ("declarator", "default_value")
@@ -196,7 +204,7 @@ class Conversions:
             end = declarator.end_byte if declarator is not None else value.start_byte
             start = self.source.previous_code(node.start_byte) + 1
             type_node = node.child_by_field_name("type")
-            self._convert(value, self.types.declared(start, type_node, declarator, end).type)
+            self.convert(value, self.types.declared(start, type_node, declarator, end).type)
         for node in self.source.find("(field_initializer (field_identifier) @name) @i"):
             if node.type != "field_initializer":
                 continue
@@ -208,28 +216,28 @@ class Conversions:
             if given.type == "argument_list":
                 self._construct(given, target)
             else:
-                self._convert(given, target)
+                self.convert(given, target)
         for node in self.source.find("(compound_literal_expression) @c"):
             type_node, value = (node.child_by_field_name(f) for f in ("type", "value"))
             if type_node.type == "type_descriptor":
-                self._convert(value, self.types.described(type_node).type)
+                self.convert(value, self.types.described(type_node).type)
             else:
                 start, end = type_node.start_byte, type_node.end_byte
-                self._convert(value, self.types.declared(start, type_node, None, end).type)
+                self.convert(value, self.types.declared(start, type_node, None, end).type)
 
     def _assignments(self) -> None:
         for node in self.source.find('(assignment_expression operator: "=") @a'):
             left, right = (node.child_by_field_name(f) for f in ("left", "right"))
             is_list = right.type == "initializer_list"
-            if node.has_error or not (is_list or self._may_be_floating(right)):
+            if node.has_error or not (is_list or self.may_be_floating(right)):
                 continue
             target = self._type_of(left)
             if is_list:
-                self._convert(right, target)
+                self.convert(right, target)
             elif target is not None and (
                 _INTEGER.match(target.name.removeprefix("metal::")) or self._is_of_variable(left)
             ):
-                self._convert(right, target)
+                self.convert(right, target)
 
     def _compound_assignments(self) -> None:
         """Rewrites `i += x`."""
@@ -241,7 +249,7 @@ class Conversions:
                 continue
             if node.start_byte in self.divisions or self.is_bit_field(left):
                 continue
-            if self._may_be_integer_object(left) and self._may_be_floating(right):
+            if self._may_be_integer_object(left) and self.may_be_floating(right):
                 before = f"{names.SUPPORT}::assign_{name}("
                 self.edits.wrap(node.start_byte, node.end_byte, before, ")")
                 self.edits.replace(operator.start_byte, operator.end_byte, ",")
@@ -266,6 +274,12 @@ class Conversions:
             return bool(is_vector) and self._is_of_variable(owner)
         return node.type == "identifier"
 
+    def is_variable_of(self, node, name: str) -> bool:
+        """Returns true for a variable, or an element of one, that is declared with a type of this name."""
+        type_ = self._type_of(node)
+        is_value = type_ is not None and type_.kind == "value" and type_.name == name
+        return is_value and self._is_of_variable(node)
+
     def _is_object(self, node) -> bool:
         """Returns true for an object of a class, whose operator names the type of its elements."""
         type_ = self.spaces.type_of(node)
@@ -282,15 +296,15 @@ class Conversions:
                 or any(index >= len(types) for types in kinds)
             ):
                 return
-            targets = [self._given(types[index], bound) for types in kinds]
+            targets = [self.type_at_caller(types[index], bound) for types in kinds]
             if None not in targets and len({t.name for t in targets}) == 1:
-                self._convert(argument, targets[0])
+                self.convert(argument, targets[0])
 
-    def _given(self, type_: Type, bound: dict[str, Type]) -> Type | None:
+    def type_at_caller(self, type_: Type, bound: dict[str, Type]) -> Type | None:
         """Returns the type of a parameter or member as the caller may name it; None if it does not tell."""
         type_ = _by_value(type_)
         if type_.kind == "array":
-            inner = self._given(type_.target, bound)
+            inner = self.type_at_caller(type_.target, bound)
             return None if inner is None else Type("array", None, inner)
         if type_.kind != "value":
             return None
@@ -303,17 +317,36 @@ class Conversions:
         is_class = bare in self.types.classes and not self.types.is_template_parameter(bare)
         return type_ if is_class else None
 
-    def _headers_of(self, name: str) -> list:
+    def by_parameter(self, header, arguments: list) -> dict[str, Type]:
+        """Returns template arguments that are types to be named at the caller, by the parameters of a template."""
+        found = {}
+        parameters = [c for c in header.named_children if c.type != "comment"]
+        arguments = [c for c in arguments if c.type != "comment"]
+        for parameter, argument in zip(parameters, arguments, strict=False):
+            if "variadic" in parameter.type:
+                break
+            is_type = argument.type == "type_descriptor" and _ARGUMENT.match(self._text(argument))
+            if (
+                parameter.type == "type_parameter_declaration"
+                and parameter.named_children
+                and is_type
+            ):
+                type_ = self.types.described(argument).type
+                name = type_.name if _INTEGER.match(type_.name) else self._text(argument)
+                found[self._text(parameter.named_children[0])] = Type("value", name=name)
+        return found
+
+    def headers_of(self, name: str) -> list:
         scopes = self.types.classes.get(name, ())
         return scopes[0].template_headers[-1:] if len(scopes) == 1 else []
 
-    def _bound(self, owner: Type) -> dict[str, Type]:
+    def bound(self, owner: Type) -> dict[str, Type]:
         """Returns the template arguments of an object's class, by its template parameters."""
         if owner.kind != "value" or not owner.name.endswith(">"):
             return {}
         name, _, rest = owner.name.partition("<")
         arguments = [a.strip() for a in rest[:-1].split(",")]
-        headers = self._headers_of(name.strip())
+        headers = self.headers_of(name.strip())
         if not headers or "<" in rest or "(" in rest:
             return {}
         parameters = [c for c in headers[0].named_children if c.type != "comment"]
@@ -342,7 +375,7 @@ class Conversions:
                 around = around.parent
             value = next((c for c in node.named_children if c.type != "comment"), None)
             if around is not None and value is not None:
-                self._convert(value, self._result(around))
+                self.convert(value, self._result(around))
 
     def _result(self, node) -> Type | None:
         """Returns the type that a function or lambda returns, if it names one."""
@@ -364,21 +397,21 @@ class Conversions:
         function = self.rewritten.calls.function_of(node)
         return None if function is None else self.types.result(function)
 
-    def _convert(self, value, target: Type | None) -> None:
+    def convert(self, value, target: Type | None) -> None:
         target = None if target is None else _by_value(target)
         if value.type == "initializer_list":
             if target is not None:
                 self._convert_list(value, target)
             return
-        name = self._converted_name(target)
-        if name is None or not self._may_be_floating(value):
+        name = self.integer_name(target)
+        if name is None or not self.may_be_floating(value):
             return
         if self._text(value).startswith((f"{name}(", f"({name})", f"static_cast<{name}>")):
             return
         before = f"{names.SUPPORT}::implicitly<{name}>("
         self.edits.wrap(value.start_byte, value.end_byte, before, ")")
 
-    def _converted_name(self, target: Type | None) -> str | None:
+    def integer_name(self, target: Type | None) -> str | None:
         """Returns the name of a type that may be an integer type; None for other types."""
         if target is None or target.kind != "value":
             return None
@@ -398,20 +431,20 @@ class Conversions:
             for value in values:
                 if value.type == "initializer_pair":
                     value = value.child_by_field_name("value")
-                if value.type != "initializer_list" and not self._converted_name(target.target):
+                if value.type != "initializer_list" and not self.integer_name(target.target):
                     return None  # its braces are left out
-                self._convert(value, target.target)
+                self.convert(value, target.target)
             return None
         if target.kind != "value":
             return None
-        if self._converted_name(target) is not None:
+        if self.integer_name(target) is not None:
             if len(values) == 1:
-                self._convert(values[0], target)
+                self.convert(values[0], target)
             return None
         name = target.name.split("<")[0].strip()
         constructors = self.rewritten.calls.lookup.members.get(name, {}).get(CONSTRUCTOR)
         if constructors:
-            return self._pass(values, self._constructors(target, len(values)), self._bound(target))
+            return self._pass(values, self._constructors(target, len(values)), self.bound(target))
         scopes = self.types.classes.get(name, ())
         if len(scopes) != 1 or self.rewritten.calls.lookup.has_bases(name):
             return None
@@ -423,7 +456,7 @@ class Conversions:
             ):
                 return None  # a nameless member, or one of the class
         fields = self.types.fields_of(scopes[0])
-        bound = self._bound(target)
+        bound = self.bound(target)
         for value, field in zip(values, fields, strict=False):
             if value.type == "parameter_pack_expansion":
                 return None
@@ -432,13 +465,15 @@ class Conversions:
                 if designator.type != "field_designator":
                     return None
                 field = self._text(designator.named_children[0])
-            given = self._given(fields[field], bound) if fields.get(field) is not None else None
+            given = (
+                self.type_at_caller(fields[field], bound) if fields.get(field) is not None else None
+            )
             is_scalar = fields.get(field) is not None and fields[field].kind == "value"
             is_scalar = is_scalar and fields[field].name.split("<")[0] not in self.types.classes
             if value.type != "initializer_list" and not is_scalar:
                 return None  # its braces are left out, or it is a whole object
             if given is not None:
-                self._convert(value, given)
+                self.convert(value, given)
         return None
 
     # ---- types of expressions --------------------------------------------------------------------
@@ -459,8 +494,15 @@ class Conversions:
                     )
         return self.spaces.type_of(node)
 
-    def _may_be_floating(self, node) -> bool:
+    def may_be_floating(self, node) -> bool:
         """Returns true unless an expression is certainly no floating-point number."""
+        if node.id not in self._floating:
+            for inner in inner_first(node, _OF_OPERANDS):
+                if inner.id not in self._floating:
+                    self._floating[inner.id] = self._is_floating(inner)
+        return self._floating[node.id]
+
+    def _is_floating(self, node) -> bool:
         node = without_parentheses(node)
         if node.type in _NO_VALUE or self.is_bit_field(node):
             return False
@@ -469,14 +511,14 @@ class Conversions:
         if node.type == "binary_expression":
             operator = self.source.node_text(node.child_by_field_name("operator"))
             sides = (node.child_by_field_name(side) for side in ("left", "right"))
-            return operator not in _YIELDS_INTEGER and any(map(self._may_be_floating, sides))
+            return operator not in _YIELDS_INTEGER and any(map(self.may_be_floating, sides))
         if node.type == "unary_expression":
             operator = self.source.node_text(node.child_by_field_name("operator"))
             argument = node.child_by_field_name("argument")
-            return operator in "+-" and self._may_be_floating(argument)
+            return operator in "+-" and self.may_be_floating(argument)
         if node.type == "conditional_expression":
             arms = (node.child_by_field_name(arm) for arm in ("consequence", "alternative"))
-            return any(arm is not None and self._may_be_floating(arm) for arm in arms)
+            return any(arm is not None and self.may_be_floating(arm) for arm in arms)
         if node.type in (
             "true",
             "false",

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from .parse import Source
 
+# Expressions of which trees of any depth are made.
+NESTED = {
+    "argument_list",
+    "assignment_expression",
+    "binary_expression",
+    "call_expression",
+    "cast_expression",
+    "comma_expression",
+    "conditional_expression",
+    "field_expression",
+    "parenthesized_expression",
+    "pointer_expression",
+    "subscript_expression",
+    "unary_expression",
+}
+_DEEP = 500
 LOOPS = {"for_statement", "while_statement", "do_statement", "for_range_loop"}
 
 
@@ -15,6 +31,23 @@ def walk(node) -> Iterator:
         node = waiting.pop()
         yield node
         waiting.extend(reversed(node.children))
+
+
+def may_be_deep(node) -> bool:
+    """Returns true if so many nodes are below one that the tree may be too deep for recursion."""
+    return node.descendant_count > _DEEP
+
+
+def inner_first(node, kinds: Collection[str]) -> Iterator:
+    """Yields a node, and the children of it and of all nodes of these kinds that are reached so, each after its own
+    children. Whoever keeps a result for each node can compute them in this order, however deep the tree is."""
+    waiting, found = [node], []
+    while waiting:
+        node = waiting.pop()
+        found.append(node)
+        if node.type in kinds:
+            waiting.extend(node.named_children)
+    return reversed(found)
 
 
 def statements_of(node) -> list:

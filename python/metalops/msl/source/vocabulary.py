@@ -175,6 +175,29 @@ def is_simdgroup_name(name: str) -> bool:
     return name in SYNCHRONISING or name in THREAD_NUMBERS or name.startswith(_SIMDGROUP_NAMES)
 
 
+# Functions of metal_stdlib that take numbers (sections 6.2 to 6.5, 6.14 to 6.16), apart from those of simdgroups, quadgroups and
+# atomic objects.
+_OF_NUMBERS = frozenset(
+    """
+    abs absdiff acos acosh addsat all any asin asinh atan atan2 atanh ceil clamp clz copysign cos cosh
+    cospi cross ctz determinant distance distance_squared divide dot erf erfc exp exp10 exp2
+    extract_bits fabs faceforward fdim floor fma fmax fmax3 fmedian3 fmin fmin3 fmod fract frexp
+    hadd ilogb insert_bits isfinite isinf isnan isnormal isordered isunordered ldexp length
+    length_squared lgamma log log10 log2 mad24 madhi madsat max max3 median3 min min3 mix modf mul24
+    mulhi nan nextafter normalize pow popcount powr reflect refract reverse_bits rhadd rint rotate
+    round rsqrt saturate select sign signbit sin sincos sinh sinpi smoothstep sqrt step subsat tan
+    tanh tanpi tgamma transpose trunc
+    """.split()
+)
+
+
+def is_library_function(name: str) -> bool:
+    """Returns true if metal_stdlib has a function of this name that takes numbers."""
+    return name in _OF_NUMBERS or name.startswith(
+        ("simd_", "quad_", "atomic_", "simdgroup_", "pack_", "unpack_", "make_", "as_type")
+    )
+
+
 # Functions of metal_stdlib that only fragment functions, and what these call, may call.
 FRAGMENT_FUNCTIONS = {
     "discard_fragment",

@@ -135,10 +135,15 @@ inline __attribute__((always_inline)) constexpr auto remainder(A a, B b) -> decl
 }
 
 // cast<T>(x) is static_cast<T>(x), and c_cast<T>(x) is T(x), except that floating-point numbers
-// convert to integers as on GPUs. implicitly<T>(x) is such an integer, or x.
+// convert to integers as on GPUs. implicitly<T>(x) is such an integer, or x itself: an object that
+// is a reference if x is one, and a value if x is, because what binds a reference to the result
+// makes only values live as long.
 template <class To, class From>
 inline constexpr bool is_float_to_int =
     msl_impl::conversion::is_float_to_int<typename plain<To>::type, typename plain<From>::type>;
+template <class To, class From>
+using implicit_result =
+    metal::conditional_t<is_float_to_int<To, From>, typename plain<To>::type, From>;
 template <class To, class From>
 inline __attribute__((always_inline)) constexpr To cast(From&& x) {
   if constexpr (is_float_to_int<To, From>) {
@@ -156,7 +161,7 @@ inline __attribute__((always_inline)) constexpr To c_cast(From&& x) {
   }
 }
 template <class To, class From>
-inline __attribute__((always_inline)) constexpr decltype(auto) implicitly(From&& x) {
+inline __attribute__((always_inline)) constexpr implicit_result<To, From> implicitly(From&& x) {
   if constexpr (is_float_to_int<To, From>) {
     return msl_impl::conversion::saturated<typename plain<To>::type>(float(x));
   } else {
