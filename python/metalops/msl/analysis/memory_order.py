@@ -7,6 +7,7 @@ load happens where the first one was and a merged store where the last one was, 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ class MemoryOrder:
         self._scopes = scopes
         self._takes_reference = takes_reference
         self._nodes = list(nodes)
+        self._defined: dict[int, list] = {}  # what _definitions() returned
         self._pointers = [
             d
             for d in scopes.declarations
@@ -57,10 +59,14 @@ class MemoryOrder:
 
     def _around(self, node) -> Iterator:
         """Yields the loops and lambdas among the nodes that enclose a node, innermost first."""
-        while node is not None and self._is_within(node):
-            if node.type in LOOPS or node.type == "lambda_expression":
-                yield node
-            node = node.parent
+        for around in reversed(self._loops_and_lambdas):
+            if around.start_byte <= node.start_byte and node.end_byte <= around.end_byte:
+                yield around
+
+    @functools.cached_property
+    def _loops_and_lambdas(self) -> list:
+        query = f"[{' '.join(f'({kind})' for kind in sorted(LOOPS))} (lambda_expression)] @n"
+        return [n for node in self._nodes for n in self._source.find(query, node)]
 
     def matters(self) -> bool:
         """Returns true if the order matters in which elements are accessed through one pointer, or through others
@@ -187,11 +193,14 @@ class MemoryOrder:
 
     def _definitions(self, declaration: Declaration) -> list:
         """Returns where a variable changes among the nodes; for a pointer, where the pointer itself changes."""
-        found = declaration.definitions
-        if declaration.address_spaces & _SPACES:
-            uses = [] if declaration.is_reference else declaration.uses
-            found = [n for n in map(_assignment, uses) if n is not None]
-        return [d for d in found if self._is_within(d)]
+        key = _key(declaration)
+        if key not in self._defined:
+            found = declaration.definitions
+            if declaration.address_spaces & _SPACES:
+                uses = [] if declaration.is_reference else declaration.uses
+                found = [n for n in map(_assignment, uses) if n is not None]
+            self._defined[key] = [d for d in found if self._is_within(d)]
+        return self._defined[key]
 
     def _changes(self, declaration: Declaration) -> bool:
         """Returns true if a variable changes among the nodes, other than as the counter of a for loop."""
@@ -215,7 +224,7 @@ class MemoryOrder:
 
     def _is_ordered(self, accesses: list[_Access]) -> bool:
         """Returns true if some access follows a write to possibly the same element, and one of the two may be moved."""
-        moved = {a.root for a in accesses if self._may_be_moved(a.root)}
+        moved = {*filter(self._may_be_moved, {a.root for a in accesses})}
         return any(
             write.is_write
             and write.node != access.node

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from ..source.tree import NESTED, inner_first, may_be_deep
 from .calls import CallGraph
 from .program import Function, declared_identifier, last_name, name_node
 from .scopes import Declaration
@@ -69,13 +70,21 @@ class Spaces:
         if node is None:
             return None
         if node.id not in self._known:
-            self._known[node.id] = None
-            if node.type in _LITERALS:
-                self._known[node.id] = NUMBER
+            if may_be_deep(node):
+                for inner in inner_first(node, NESTED):
+                    if inner.id not in self._known and inner.is_named:
+                        self._find(inner)
             else:
-                handler = getattr(self, f"_of_{node.type}", None)
-                self._known[node.id] = handler(node) if handler is not None else None
+                self._find(node)
         return self._known[node.id]
+
+    def _find(self, node) -> None:
+        self._known[node.id] = None
+        if node.type in _LITERALS:
+            self._known[node.id] = NUMBER
+        else:
+            handler = getattr(self, f"_of_{node.type}", None)
+            self._known[node.id] = handler(node) if handler is not None else None
 
     # ---- declarations ----------------------------------------------------------------------------
 
@@ -175,11 +184,7 @@ class Spaces:
 
     def this(self, node) -> Type | None:
         """Returns the type of the object whose member function a node is in, or None."""
-        while node is not None and node.type not in ("function_definition",):
-            node = node.parent
-        if node is None:
-            return None
-        function = self.calls.function_of(node)
+        function = self.calls.function_around(node)
         if function is None:
             return None
         owner = self.calls.lookup.owner(function)

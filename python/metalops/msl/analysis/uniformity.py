@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import bisect
 import enum
+import functools
 import itertools
 import re
 from collections.abc import Callable
@@ -180,20 +181,23 @@ class Body:
     def leaves(self, node) -> bool:
         """Returns true if threads may leave the statement by return, break or continue."""
 
-        def find(n, in_loop: bool, in_switch: bool) -> bool:
-            if n.type == "return_statement" or n.type == "goto_statement":
+        at = bisect.bisect_left(self._exit_starts, node.start_byte)
+        if at == len(self._exit_starts) or self._exit_starts[at] >= node.end_byte:
+            return False
+        waiting = [(node, False, False)]
+        while waiting:
+            n, in_loop, in_switch = waiting.pop()
+            if n.type in ("return_statement", "goto_statement"):
                 return True
-            if n.type == "break_statement":
-                return not (in_loop or in_switch)
-            if n.type == "continue_statement":
-                return not in_loop
-            if n.type == "lambda_expression":
-                return False
-            in_loop = in_loop or n.type in LOOPS
-            in_switch = in_switch or n.type == "switch_statement"
-            return any(find(c, in_loop, in_switch) for c in n.named_children)
-
-        return find(node, False, False)
+            if n.type == "break_statement" and not (in_loop or in_switch):
+                return True
+            if n.type == "continue_statement" and not in_loop:
+                return True
+            if n.type != "lambda_expression":
+                in_loop = in_loop or n.type in LOOPS
+                in_switch = in_switch or n.type == "switch_statement"
+                waiting += [(c, in_loop, in_switch) for c in n.named_children]
+        return False
 
     def leaves_at_all(self, node) -> bool:
         """Returns true if threads may leave the loop with this body, or the function."""
@@ -611,14 +615,23 @@ class Body:
 
     def _loops_of_a_thread(self, node) -> int:
         """Returns the number of loops around a node that each thread runs by itself."""
-        loops = []
-        while node.id != self.body.id:
-            if node.type in LOOPS:
-                loops.append(node)
-            node = node.parent
-        while loops and self.is_cut(loops[-1]):
-            loops.pop()
-        return len(loops)
+        loops = [
+            loop
+            for loop in self._loops
+            if loop.start_byte <= node.start_byte and node.end_byte <= loop.end_byte
+        ]
+        return sum(1 for _ in itertools.dropwhile(self.is_cut, loops))
+
+    @functools.cached_property
+    def _exit_starts(self) -> list[int]:
+        """The offsets of all return, break, continue and goto statements of the body, in order."""
+        query = "[(return_statement) (break_statement) (continue_statement) (goto_statement)] @n"
+        return [n.start_byte for n in self.source.find(query, self.body)]
+
+    @functools.cached_property
+    def _loops(self) -> list:
+        """The loops of the body, outer ones before inner ones."""
+        return [n for n in walk(self.body) if n.type in LOOPS and n.id != self.body.id]
 
     def _may_be_private_memory(self, variable: Variable) -> bool:
         """Returns true if it is a pointer or a reference that may point to private memory."""

@@ -13,6 +13,7 @@ from ..analysis.program import declared_identifier, function_declarator, has_zer
 from ..analysis.scopes import Declaration
 from ..analysis.spaces import is_static, qualifier
 from ..analysis.types import Type, Types
+from ..source.tree import inner_first, may_be_deep
 from .checked import Checked, ancestor
 from .constants import Constants
 from .rules import rule
@@ -388,11 +389,14 @@ class _Body:
     # ---- statements ------------------------------------------------------------------------------
 
     def _visit(self, node) -> None:
-        handler = getattr(self, f"_visit_{node.type}", None)
-        if handler is not None:
-            handler(node)
-        else:
-            self._children(node)
+        waiting = [node]
+        while waiting:
+            node = waiting.pop()
+            handler = getattr(self, f"_visit_{node.type}", None)
+            if handler is not None:
+                handler(node)
+            else:
+                waiting += [c for c in reversed(node.named_children) if c.type != "ERROR"]
 
     def _children(self, node) -> None:
         for child in node.named_children:
@@ -774,8 +778,11 @@ class _Body:
         if node is None:
             return None
         if node.id not in self.known:
-            handler = getattr(self, f"_type_{node.type}", None)
-            self.known[node.id] = handler(node) if handler is not None else None
+            nodes = inner_first(node, ("binary_expression",)) if may_be_deep(node) else [node]
+            for inner in nodes:
+                if inner.id not in self.known:
+                    handler = getattr(self, f"_type_{inner.type}", None)
+                    self.known[inner.id] = handler(inner) if handler is not None else None
         return self.known[node.id]
 
     @staticmethod

@@ -13,6 +13,7 @@ from collections import Counter
 
 from ..analysis.program import declared_identifier, integer_value, name_node
 from ..analysis.scopes import Declaration
+from ..source.tree import NESTED, inner_first, may_be_deep
 from ..source.vocabulary import THREAD_ATTRIBUTES
 from .checked import Checked, descendants
 from .rules import rule
@@ -90,6 +91,7 @@ class _Kernel:
         self.in_grid: set[Declaration] = set()
         self.positions: set[Declaration] = set()
         self._varying_summands: dict[str, int] = {}
+        self._inner: dict[int, int] = {}  # values within the expression whose value is computed
         declared = {d.identifier.start_byte: d for d in self.scopes.declarations}
         for parameter in kernel.parameters:
             if parameter.kind == "builtin" and parameter.name:
@@ -266,23 +268,31 @@ class _Kernel:
 
     def _summands(self, node, depth: int = 0) -> list[str]:
         """Returns the summands of a sum, with the names of variables that have one value replaced by it."""
-        node = _without_parentheses(node)
-        if node.type == "binary_expression":
-            if self.source.node_text(node.child_by_field_name("operator")) == "+":
-                sides = [node.child_by_field_name(side) for side in ("left", "right")]
-                return [s for side in sides for s in self._summands(side, depth)]
-        if node.type == "identifier" and depth < 8:
-            declaration = self.scopes.declaration_of(node)
-            if declaration is not None and declaration.kind == "variable":
-                value = declaration.initialiser
-                is_expression = value is not None and not value.type.endswith("_list")
-                if is_expression and not declaration.definitions:
-                    return self._summands(value, depth + 1)
-        text = self.source.masked_text(node)
-        self._varying_summands[text] = max(
-            self._value(node), self._varying_summands.get(text, _UNIFORM)
-        )
-        return [text]
+        waiting, found = [node], []
+        while waiting:
+            node = _without_parentheses(waiting.pop())
+            if node.type == "binary_expression":
+                if self.source.node_text(node.child_by_field_name("operator")) == "+":
+                    waiting += [node.child_by_field_name(side) for side in ("left", "right")]
+                    continue
+            value = self._only_value(node) if depth < 8 else None
+            if value is not None:
+                found += self._summands(value, depth + 1)
+                continue
+            text = self.source.masked_text(node)
+            self._varying_summands[text] = max(
+                self._value(node), self._varying_summands.get(text, _UNIFORM)
+            )
+            found.append(text)
+        return found
+
+    def _only_value(self, node):
+        """Returns the initialiser of a variable that nothing assigns to, or None."""
+        declaration = self.scopes.declaration_of(node) if node.type == "identifier" else None
+        if declaration is None or declaration.kind != "variable" or declaration.definitions:
+            return None
+        value = declaration.initialiser
+        return None if value is None or value.type.endswith("_list") else value
 
     def _exits(self, body) -> list[tuple]:
         """Returns (statement, what it leaves, condition, value) of returns, breaks and continues under a condition that
@@ -410,6 +420,15 @@ class _Kernel:
     def _value(self, node) -> int:
         if node is None:
             return _UNIFORM
+        if not self._inner and may_be_deep(node):
+            for inner in inner_first(node, NESTED):
+                self._inner[inner.id] = self._find_value(inner)
+            found = self._inner[node.id]
+            self._inner.clear()
+            return found
+        return self._inner[node.id] if node.id in self._inner else self._find_value(node)
+
+    def _find_value(self, node) -> int:
         kind = node.type
         if kind == "identifier":
             return self.values.get(self.scopes.meanings.get(node.start_byte), _UNIFORM)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ..source.tree import without_parentheses
+from ..source.tree import inner_first, without_parentheses
 from ..source.vocabulary import SYNCHRONISING
 from . import names
 from .conversions import Conversions
@@ -50,6 +50,7 @@ class Expressions:
         self.source = rewritten.program.source
         self.edits = rewritten.edits
         self._bit_fields: set[str] | None = None
+        self._floating: dict[int, bool] = {}  # what _is_floating() returned
         self._divisions: set[int] = set()  # where the assignments `x /= y` begin that are rewritten
 
     def run(self) -> None:
@@ -160,8 +161,14 @@ class Expressions:
         return self._is_floating(node)
 
     def _is_floating(self, node) -> bool:
-        while node.type == "parenthesized_expression" and node.named_child_count == 1:
-            node = node.named_children[0]
+        if node.id not in self._floating:
+            for inner in inner_first(node, ("binary_expression", "parenthesized_expression")):
+                if inner.id not in self._floating:
+                    self._floating[inner.id] = self._has_floating(inner)
+        return self._floating[node.id]
+
+    def _has_floating(self, node) -> bool:
+        node = without_parentheses(node)
         if node.type == "number_literal":
             return bool(re.search(r"\.|^\d+[eE]", self.source.masked_text(node)))
         if node.type == "call_expression":
@@ -242,9 +249,11 @@ def _arms(node) -> list:
 
 def _leaves(node) -> Iterator:
     """Yields the arms of a chain of conditional expressions that are not conditional themselves."""
-    for arm in _arms(node):
+    waiting = _arms(node)[::-1]
+    while waiting:
+        arm = waiting.pop()
         inside = without_parentheses(arm)
         if inside.type == "conditional_expression":
-            yield from _leaves(inside)
+            waiting += _arms(inside)[::-1]
         else:
             yield arm
