@@ -70,6 +70,7 @@ def objective_c_library(sources: list[str], flags: list[str]) -> object:
         find("csrc/host/objc/[a-s]*.cpp"),
         find("csrc/host/objc/foundation/*.cpp"),
         find("csrc/host/objc/metal/*.cpp"),
+        find("csrc/validation/*.cpp"),
     ]
     return library
 
@@ -84,7 +85,7 @@ def extensions() -> list:
     if software_device():
         write_if_changed(C_SHIM, c_shim.source(torch_include()))
         device = find("csrc/host/**/*.cpp", "csrc/host/**/*.S")
-        objective_c = find("csrc/host/objc/**/*.cpp", "csrc/host/objc/*.S")
+        objective_c = find("csrc/host/objc/**/*.cpp", "csrc/host/objc/*.S", "csrc/validation/*.cpp")
         host = CppExtension(
             "metalops._host",
             [*(source for source in device if source not in objective_c), C_SHIM],

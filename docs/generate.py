@@ -5,6 +5,7 @@ It stands between two comments, so that a page reads the same in the repository 
     <!-- BEGIN python -m metalops ARGUMENTS -->        what the command prints, which is Markdown
     <!-- BEGIN text python -m metalops ARGUMENTS -->   the same as a block of text
     <!-- BEGIN operators MODULE -->                    the functions of a module of metalops.ops, in a table
+    <!-- BEGIN rules -->                               the rules of csrc/validation, in a table
     <!-- BEGIN versions -->                            the numbers of `coverage`, a column for each version of torch
     <!-- END -->
 
@@ -55,6 +56,8 @@ def _part(what: str, before: str) -> str:
     kind, *rest = what.split()
     if kind == "versions":
         return f"\n{_by_version(before)}\n\n"
+    if kind == "rules":
+        return f"\n{_rules()}\n\n"
     if kind == "operators":
         return f"\n{_operators(*rest)}\n\n"
     if kind == "text":
@@ -123,6 +126,24 @@ def _operators(module_name: str) -> str:
         first = inspect.getdoc(function).split("\n\n")[0].replace("\n", " ").replace("``", "`")
         first = re.sub(r":\w+:(?=`)", "", first)
         rows.append(f"| `{name}({parameters})` | {first.replace('|', chr(92) + '|')} |")
+    return "\n".join(rows)
+
+
+def rules() -> dict[str, tuple[str, bool, str, str]]:
+    """Name -> (severity, whether it is always on, sentence, source), as csrc/validation/rules.cpp has it."""
+    text = (DOCS.parent / "csrc" / "validation" / "rules.cpp").read_text(encoding="utf-8")
+    rows = re.findall(
+        r'\{Rule::k\w+, "([\w-]+)", k(Error|Warning), Kind::k\w+, k(Always|IfEnabled), "([^"]*)", "([^"]*)"\}',
+        re.sub(r"\s+", " ", re.sub(r'"\s*\n\s*"', "", text)),
+    )
+    return {name: (severity.lower(), on == "Always", *texts) for name, severity, on, *texts in rows}
+
+
+def _rules() -> str:
+    rows = ["| rule | | | source |", "|---|---|---|---|"]
+    for name, (severity, is_always_on, sentence, source) in rules().items():
+        when = severity if is_always_on else f"{severity} if asked for"
+        rows.append(f"| `{name}` | {when} | {sentence} | {source} |")
     return "\n".join(rows)
 
 

@@ -24,6 +24,7 @@ PLACES = {
     "csrc/host/metal/": ("tests/metal",),
     "csrc/host/exec/sanitize/": ("tests/sanitize",),
     "csrc/host/objc/": ("tests/objc",),
+    "csrc/validation/": ("tests/objc",),
     "python/metalops/include/apple/": ("tests/objc", "tests/building/test_objective_c.py"),
     "csrc/host/": ("tests/exec", "tests/metal"),
     "csrc/macos/": ("tests/macos",),

@@ -86,6 +86,11 @@ VARIABLES: dict[str, tuple[str, str]] = {
         "the version of torch, such as `2.14` or `2.14.1`, that an installation is built with; otherwise it is the one that the "
         "environment has",
     ),
+    "METALOPS_VALIDATE": (
+        "0",
+        "software device: 1: extensions in Objective-C are held to all rules of Metal and of torch that a Mac does not "
+        "check either, and their own command queues run on threads of their own; see [the rules](mac_extensions.md#the-rules)",
+    ),
     "OBJCXX": (
         "found",
         "Linux: the compiler of sources in Objective-C, a `clang++`; the newest one on the PATH",
@@ -187,6 +192,7 @@ _VALUES: dict[str, tuple[Callable[[str], object], str]] = {
     "METALOPS_SANITIZE_HALT": _one_of("0", "1"),
     "METALOPS_SANITIZE_SEED": (_is_seed, "an integer of 64 bits, not negative"),
     "METALOPS_TIME_LIMIT": _matches(r"\d{1,9}(\.\d*)?|\.\d+", "a number of seconds"),
+    "METALOPS_VALIDATE": _one_of("0", "1"),
     "METALOPS_TORCH": _matches(
         r"\d+\.\d+(\.\d\w*(\.\w+)?(\+[\w.]+)?)?", "a version of torch such as 2.14 or 2.14.1"
     ),

@@ -13,6 +13,7 @@ from torch.utils import cpp_extension
 
 from .common import GALLERY
 
+ROOT = Path(__file__).parents[2]
 PACKAGE = Path(metalops.__file__).parent
 FLAGS = [
     *(
@@ -39,9 +40,13 @@ def build(name: str, folder: Path) -> str:
     source = GALLERY / f"{name}.mm"
     comment = source.read_text().partition("\n#")[0]
     output = folder / f"{name}.so"
-    command = [objective_c.find_compiler(), *FLAGS, f"-I{PACKAGE / 'include' / 'apple'}"]
-    if "-fobjc-arc" in comment:
-        command.append("-fobjc-arc")
+    command = [
+        objective_c.find_compiler(),
+        *FLAGS,
+        f"-I{PACKAGE / 'include' / 'apple'}",
+        f"-I{ROOT}",
+    ]
+    command += [flag for flag in ("-fobjc-arc", "-gline-tables-only") if flag in comment]
     link = [
         "-x",
         "none",

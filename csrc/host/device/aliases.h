@@ -13,6 +13,7 @@ class Aliases {
   // The call runs now, after all that its stream has queued, or will be queued itself.
   enum class Call { kNow, kQueued };
   explicit Aliases(Call call = Call::kNow) {
+    streams::follow(streams::Followers::Work::kOperator);
     if (call == Call::kNow) streams::before_direct_work();
   }
 

@@ -262,6 +262,13 @@ void* allocate_small(size_t bytes) {
   return memory;
 }
 
+void before_free(const void* memory) {
+  exec::note_stream_free(memory);
+  if (C10_UNLIKELY(streams::followers.before_free != nullptr)) {
+    streams::followers.before_free(memory);
+  }
+}
+
 // Frees memory when no stream has queued work that may use it.
 template <void (*release)(void*)>
 void free_when_unused(void* memory) {
@@ -282,12 +289,12 @@ void release_large_block(void* memory) {
 
 // The deleters of device memory.
 void free_block(void* memory) {
-  exec::note_stream_free(memory);
+  before_free(memory);
   free_when_unused<release_block>(memory);
 }
 
 void free_large_block(void* memory) {
-  exec::note_stream_free(memory);
+  before_free(memory);
   free_when_unused<release_large_block>(memory);
 }
 
@@ -312,7 +319,7 @@ void release_guarded_block(void* context) {
 }
 
 void free_guarded_block(void* context) {
-  exec::note_stream_free(static_cast<GuardedBlock*>(context)->memory);
+  before_free(static_cast<GuardedBlock*>(context)->memory);
   free_when_unused<release_guarded_block>(context);
 }
 
@@ -375,7 +382,7 @@ void release_adopted(void* context) {
 }
 
 void free_adopted(void* context) {
-  exec::note_stream_free(static_cast<c10::StorageImpl*>(context)->data());
+  before_free(static_cast<c10::StorageImpl*>(context)->data());
   free_when_unused<release_adopted>(context);
 }
 

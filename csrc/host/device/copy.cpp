@@ -50,6 +50,7 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
     at::AutoDispatchBelowADInplaceOrView guard;
     to.copy_(from, non_blocking);
   }
+  if (!is_within) streams::follow(streams::Followers::Work::kWait);
   // A Mac waits for a copy from the host, which may change the source afterwards.
   if (!is_within && !non_blocking) streams::synchronize(streams::current());
   return self;

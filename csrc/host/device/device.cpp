@@ -45,6 +45,7 @@ void check_dimensions(size_t dimensions) {
 }
 
 void before_host_read() {
+  streams::follow(streams::Followers::Work::kWait);
   streams::synchronize(streams::current());
   metalops::raise_reported_errors();
 }

@@ -274,6 +274,7 @@ void Encoder::check_dispatch(const exec::Kernel& kernel, std::array<uint64_t, 3>
 void Encoder::dispatch(const exec::Kernel& kernel, std::array<uint64_t, 3> threads,
                        std::array<uint64_t, 3> group) {
   if (!set_grid(kernel, threads, group)) return;
+  streams::follow(streams::Followers::Work::kLaunch);
   if (C10_UNLIKELY(streams::in_use())) {
     if (exec::checks_stream_order()) check_order(kernel);
     if (!streams::is_current_default()) return queue(kernel);

@@ -153,6 +153,7 @@ bool runs_by_rows(const at::TensorIteratorBase& iter) {
 
 void run_rows(at::TensorIteratorBase& iter, const exec::Kernel& kernel,
               c10::function_ref<void(Encoder&)> set_arguments) {
+  streams::follow(streams::Followers::Work::kLaunch);
   if (C10_UNLIKELY(exec::checks_stream_order())) {
     Encoder encoder;
     set_operands(encoder, iter);

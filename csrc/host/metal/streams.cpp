@@ -20,6 +20,8 @@ GilSafeMutex& Turn::mutex = *new GilSafeMutex;
 
 namespace streams {
 
+Followers followers;
+
 namespace detail {
 std::atomic<bool> in_use{false};
 std::atomic<int64_t> queued{0};

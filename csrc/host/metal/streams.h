@@ -65,6 +65,23 @@ void submit(std::string name, std::function<void()> work);
 // Runs what the current stream has queued, before work that runs at the call.
 void before_direct_work();
 
+// Functions of the Metal API in Objective-C, which follows what torch would have encoded on a Mac.
+// Null until it is loaded.
+struct Followers {
+  enum class Work {
+    kLaunch,    // of a kernel by torch's Metal classes, whose encoder stays open
+    kOperator,  // of torch's own, by such a kernel or by a graph
+    kWait,      // of the host for the stream: a copy to the host or from it
+  };
+  void (*before_work)(Work work) = nullptr;
+  // Before memory of the device may be given to others. May wait.
+  void (*before_free)(const void* memory) = nullptr;
+};
+extern Followers followers;
+inline void follow(Followers::Work work) {
+  if (followers.before_work != nullptr) followers.before_work(work);
+}
+
 // Runs what all streams have queued. Errors are kept for whoever waits.
 void run_all();
 

@@ -17,6 +17,7 @@
 
 #include <csrc/host/objc/blocks.h>
 #include <csrc/host/objc/dispatch.h>
+#include <csrc/validation/rules.h>
 
 using metalops::objc::call_block;
 using metalops::objc::keep_block;
@@ -68,7 +69,8 @@ uint64_t now() {
 template <class Condition>
 bool wait(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
           dispatch_time_t timeout, Condition holds) {
-  if (timeout == DISPATCH_TIME_NOW) return holds();
+  if (timeout == DISPATCH_TIME_NOW || holds()) return holds();
+  const metalops::objc::Waiting waiting;
   if (timeout != DISPATCH_TIME_FOREVER) return changed.wait_until(lock, point_of(timeout), holds);
   changed.wait(lock, holds);
   return true;
@@ -87,12 +89,18 @@ struct dispatch_queue_s final : Object {
 
   void run(bool is_barrier, const std::function<void()>& work) {
     // A concurrent queue is only blocked by barriers, and by this thread only through them.
-    if (is_barrier) {
-      TORCH_CHECK(runner.load(std::memory_order_relaxed) != std::this_thread::get_id(),
-                  "dispatch_sync: the queue '", label,
-                  "' already runs the block that calls it; on a Mac this blocks forever");
+    if (is_barrier && runs_here()) {
+      using metalops::validation::Rule;
+      metalops::validation::report(
+          Rule::kDispatchSyncOnOwnQueue,
+          "dispatch_sync: the queue '" + label +
+              "' already runs the block that calls it; on a Mac this blocks forever");
     }
     run(take_number(), is_barrier, work);
+  }
+
+  bool runs_here() const {
+    return runner.load(std::memory_order_relaxed) == std::this_thread::get_id();
   }
 
   void submit(bool is_barrier, std::function<void()> work) {
@@ -206,6 +214,8 @@ namespace metalops::objc {
 void submit(dispatch_queue_t queue, std::function<void()> work) {
   queue->submit(/*is_barrier=*/!queue->is_concurrent, std::move(work));
 }
+
+bool runs_on(dispatch_queue_t queue) { return queue->runs_here(); }
 
 }  // namespace metalops::objc
 

@@ -1,6 +1,8 @@
 // Metal's objects, for C++ code that makes and reads them.
 #pragma once
+#include <exec/sanitize/stream_order.h>
 #include <metal/pipeline.h>
+#include <metal/streams.h>
 
 #include <array>
 #include <atomic>
@@ -13,7 +15,9 @@
 #include <vector>
 
 #include <csrc/host/objc/blocks.h>
+#include <csrc/host/objc/dispatch.h>
 #include <csrc/host/objc/foundation.h>
+#include <csrc/validation/checks.h>
 
 METALOPS_OBJC_DECLARE(MetalopsBuffer)
 METALOPS_OBJC_DECLARE(MetalopsLibrary)
@@ -32,6 +36,9 @@ struct Size {
 // Returns `object` as the state of its class. Raises TypeError, as `method`, if it is nil or of
 // another class.
 id checked(id object, Class cls, const char* protocol, id self, SEL method);
+
+// A message, for the checks of the rules (csrc/validation).
+validation::Call call_of(id self, SEL method);
 
 // The one device.
 id device();
@@ -52,7 +59,9 @@ struct Place {
 // Raises TypeError for other objects, ValueError for memory that is not of the device.
 Place place_of(id buffer, id self, SEL method);
 // Raises ValueError unless `bytes` bytes at `offset` are in the buffer.
-void check_range(const Place& place, UInteger offset, UInteger bytes, id self, SEL method);
+inline void check_range(const Place& place, UInteger offset, UInteger bytes, id self, SEL method) {
+  validation::check_range(offset, bytes, place.bytes, call_of(self, method));
+}
 
 id new_buffer(size_t bytes, UInteger options);  // nil for no bytes; contents are zero
 id new_buffer_without_copy(void* memory, size_t bytes, UInteger options, id deallocator);
@@ -96,6 +105,12 @@ id new_pipeline_state(c10::intrusive_ptr<Pipeline> pipeline);
 
 // ---- commands
 
+// Memory that a work uses, by the start of its allocation.
+struct UsedMemory {
+  const void* memory;
+  bool is_written;
+};
+
 // Runs one command; returns false if it has to wait, and then runs again later.
 using Command = std::function<bool()>;
 
@@ -108,22 +123,31 @@ struct CommandBuffer : objc_object {
     kCompleted,
     kFailed,
   };
-  // True for torch's stream: commands run when they are encoded, in order with everything else of
-  // the stream. Others run when the buffer is committed.
-  bool is_of_stream = false;
+  // The state that the rules depend on. Commands of torch's stream run when they are encoded, in
+  // order with everything else of the stream. Others run when the buffer is committed.
+  validation::CommandBufferLife life;
+  bool retains_references = true;
   std::atomic<UInteger> status{kNotEnqueued};
   std::atomic<bool> is_done{false};  // and its handlers have returned
   std::deque<Command> commands;
   std::vector<KeptBlock> scheduled, completed;
   Strong queue, error, label;
   std::exception_ptr failure;
-  id encoder = nullptr;  // that is open; not counted
-  bool has_lost_encoder = false;
   double start = 0, end = 0;
 
+  // If all rules are on: checks of the order of its works, which the commit does, in so far as they
+  // do not depend on events; the memory that its works use; and the clock of its queue after it.
+  std::vector<std::function<void()>> checks;
+  bool waits_for_events = false;
+  std::vector<UsedMemory> used;
+  exec::StreamClock clock{};
+
+  ~CommandBuffer() { validation::abandon(life); }
   // Raises RuntimeError if nothing may be encoded any more, or while an encoder is open.
-  void check_encoding(id self, SEL method) const;
+  void check_encoding(id self, SEL method);
   void add(Command command);
+  // Checks the order of a work that has just been encoded, if all rules are on.
+  void check_order(exec::StreamWork work);
 };
 
 struct CommandQueue : objc_object {
@@ -132,14 +156,29 @@ struct CommandQueue : objc_object {
   std::deque<Strong> buffers;  // enqueued and not done, in order
   bool is_running = false;
   bool runs_again = false;
+  // If all rules are on, its work runs on a thread of its own, a while after the commit.
+  dispatch_queue_t worker = nullptr;
+  int64_t number = streams::kDefault;  // of its clock
+  ~CommandQueue();
 };
 
-id new_command_queue();
+id new_command_queue(bool is_torchs = false);
 id new_command_buffer(id queue);  // with one reference
 void commit(id buffer, id self, SEL method);
 void wait_until_completed(id buffer, id self, SEL method);
 // Completes what was encoded on a buffer of the stream, and begins anew.
 void commit_and_continue(CommandBuffer* buffer);
+
+// Why torch's stream has an encoder of its own open, as it would have on a Mac; null if it has
+// none.
+extern std::atomic<const char*> torchs_encoder;
+
+// Whether work of an own queue that was committed and is not done uses memory.
+bool is_in_flight(const void* memory);
+// Warns if a program asks for memory that such work writes.
+void check_contents(const void* memory, id self, SEL method);
+// Waits until no such work uses memory.
+void wait_until_unused(const void* memory);
 
 id new_event();
 void signal(id event, uint64_t value);
@@ -148,9 +187,25 @@ void notify(id event, uint64_t value, std::function<void()> call);
 
 // ---- encoders
 
+// RAII: a kernel that this thread launches is the program's, not one that torch would encode.
+class OwnWork {
+ public:
+  OwnWork() { ++depth; }
+  ~OwnWork() { --depth; }
+  OwnWork(const OwnWork&) = delete;
+  static bool is_running() { return depth != 0; }
+
+ private:
+  inline static thread_local int depth = 0;
+};
+
 id new_compute_encoder(id command_buffer, UInteger dispatch_type);  // with one reference
 id new_blit_encoder(id command_buffer);
 void end_encoding(id encoder);
+bool is_open(id encoder);
+// For MPSStream::commandEncoder(), and for a commit that ends its encoder.
+void mark_as_torchs(id encoder);
+void cut(id encoder);
 // Copies on the stream or a queue.
 void encode_copy(CommandBuffer* buffer, const Place& from, UInteger from_offset, const Place& to,
                  UInteger to_offset, UInteger bytes);

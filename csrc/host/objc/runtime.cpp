@@ -278,6 +278,15 @@ void add_methods(Class cls, MethodList* list) {
   cls->methods = list;
 }
 
+// Tables of subclasses may have the methods that another one replaces. They are not freed: another
+// thread may read them. The caller holds the lock.
+void forget_functions() {
+  for (const void* object : registry().class_objects) {
+    auto* other = const_cast<Class>(static_cast<const objc_class*>(object));
+    __atomic_store_n(&other->table, nullptr, __ATOMIC_RELEASE);
+  }
+}
+
 void add_category(Category& category) {
   Registry& all = registry();
   const auto found = all.classes.find(category.class_name);
@@ -292,12 +301,7 @@ void add_category(Category& category) {
     last->next = cls->protocols;
     cls->protocols = category.protocols;
   }
-  // Tables of subclasses may have the methods that this one replaces. They are not freed: another
-  // thread may read them.
-  for (const void* object : all.class_objects) {
-    auto* other = const_cast<Class>(static_cast<const objc_class*>(object));
-    __atomic_store_n(&other->table, nullptr, __ATOMIC_RELEASE);
-  }
+  forget_functions();
 }
 
 // The one initialiser of the library: it runs before those of the programs that need it.
@@ -510,6 +514,18 @@ size_t class_getInstanceSize(Class cls) {
 }
 IMP class_getMethodImplementation(Class cls, SEL selector) {
   return cls != nullptr ? find_and_remember(cls, selector->index) : nullptr;
+}
+IMP class_replaceMethod(Class cls, SEL selector, IMP function, const char* types) {
+  Lock lock(registry().mutex);
+  const IMP before = find_own(cls, selector->index);
+  auto* list = static_cast<MethodList*>(std::calloc(1, sizeof(MethodList) + sizeof(MethodEntry)));
+  if (list == nullptr) throw std::bad_alloc();
+  list->count = 1;
+  list->entry_size = sizeof(MethodEntry);
+  list->entries[0] = {function, selector, types};
+  add_methods(cls, list);
+  forget_functions();
+  return before;
 }
 BOOL class_respondsToSelector(Class cls, SEL selector) { return responds_to(cls, selector); }
 BOOL class_conformsToProtocol(Class cls, Protocol* protocol) {

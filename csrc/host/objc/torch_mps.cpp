@@ -16,13 +16,18 @@
 #include <metal/scalar_types.h>
 #include <torch_internals.h>
 
+#include <cstdlib>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include <csrc/host/objc/metal.h>
 
 namespace objc = metalops::objc;
+namespace validation = metalops::validation;
+using metalops::streams::Followers;
 using objc::Strong;
 
 namespace {
@@ -33,22 +38,30 @@ namespace {
 struct Encoding {
   Strong buffer;
   Strong encoder;
+  Strong ended;  // the previous encoder, which a program may use by mistake
 
   objc::CommandBuffer* commands() const { return static_cast<objc::CommandBuffer*>(buffer.get()); }
 };
 
 id stream_queue() {
-  static id queue = objc::new_command_queue();
+  static id queue = objc::new_command_queue(/*is_torchs=*/true);
   return queue;
 }
 
-Encoding& encoding() {
+Encoding& thread_encoding() {
   thread_local Encoding mine;
+  return mine;
+}
+Encoding& encoding() {
+  Encoding& mine = thread_encoding();
   if (mine.buffer.get() == nullptr) {
     mine.buffer = Strong::taken(objc::new_command_buffer(stream_queue()));
-    mine.commands()->is_of_stream = true;
+    mine.commands()->life.is_of_stream = true;
   }
   return mine;
+}
+Encoding* encoding_if_any() {
+  return thread_encoding().buffer.get() != nullptr ? &thread_encoding() : nullptr;
 }
 
 id command_buffer() { return encoding().buffer; }
@@ -56,27 +69,53 @@ id command_buffer() { return encoding().buffer; }
 id compute_encoder() {
   Encoding& mine = encoding();
   if (mine.encoder.get() == nullptr) {
-    mine.commands()->check_encoding(mine.buffer, sel_registerName("computeCommandEncoder"));
+    auto& life = mine.commands()->life;
+    life.torchs_encoder = nullptr;  // it is that one
+    validation::check_encoding(life,
+                               objc::call_of(mine.buffer, sel_registerName("commandEncoder")));
     mine.encoder = Strong::taken(objc::new_compute_encoder(mine.buffer, /*dispatch_type=*/0));
+    objc::mark_as_torchs(mine.encoder);
   }
   return mine.encoder;
 }
 
-void end_kernel_coalescing() {
+void end_kernel_coalescing(bool by_commit = false) {
   Encoding& mine = encoding();
+  objc::torchs_encoder = nullptr;
   if (mine.encoder.get() == nullptr) return;
   // A program may have ended it.
-  if (mine.commands()->encoder == mine.encoder.get()) objc::end_encoding(mine.encoder);
-  mine.encoder = Strong();
+  if (objc::is_open(mine.encoder)) objc::end_encoding(mine.encoder);
+  if (by_commit) objc::cut(mine.encoder);
+  mine.ended = std::exchange(mine.encoder, Strong());
+}
+
+// Follows torch, which on a Mac would encode an operator now, or wait for its stream.
+void before_torchs_work(Followers::Work work) {
+  if (objc::OwnWork::is_running()) return;
+  if (encoding_if_any() != nullptr) validation::check_torchs_work(encoding().commands()->life);
+  switch (work) {
+    case Followers::Work::kLaunch:
+      objc::torchs_encoder = "a kernel that torch launched";
+      break;
+    case Followers::Work::kOperator:
+      // Some of torch's operators are kernels, others are graphs, which end the encoder.
+      objc::torchs_encoder =
+          validation::is_enabled() ? "an operator of torch, which may be a kernel" : nullptr;
+      break;
+    case Followers::Work::kWait:
+      if (encoding_if_any() != nullptr) end_kernel_coalescing();
+      objc::torchs_encoder = nullptr;
+      break;
+  }
 }
 
 void commit() {
-  end_kernel_coalescing();
+  end_kernel_coalescing(/*by_commit=*/true);
   objc::commit_and_continue(encoding().commands());
 }
 
 void commit_and_wait() {
-  end_kernel_coalescing();
+  end_kernel_coalescing(/*by_commit=*/true);
   Encoding& mine = encoding();
   const Strong buffer = mine.buffer;
   const SEL method = sel_registerName("commit");
@@ -107,6 +146,13 @@ void copy(id from, id to, size_t bytes, size_t from_offset, size_t to_offset) {
   objc::encode_copy(encoding().commands(), source, from_offset, target, to_offset, bytes);
 }
 
+// Raises what Python shows as the exception of that kind.
+void raise_violation(validation::Kind kind, const std::string& text) {
+  TORCH_CHECK_VALUE(kind != validation::Kind::kValue, text);
+  TORCH_CHECK_INDEX(kind != validation::Kind::kIndex, text);
+  TORCH_CHECK(false, text);
+}
+
 }  // namespace
 
 // Lets torch's hooks (csrc/host/device/hooks.cpp) call this library.
@@ -114,6 +160,7 @@ void objc::connect_torch() {
   metalops::device::objective_c = {
       // As on a Mac: an extension is likely to make an encoder of its own.
       +[]() -> void* {
+        validation::check_taken("torch::mps::get_command_buffer()");
         end_kernel_coalescing();
         return command_buffer();
       },
@@ -121,6 +168,16 @@ void objc::connect_torch() {
       ::commit,
       ::commit_and_wait,
   };
+  metalops::streams::followers.before_work = before_torchs_work;
+  validation::set_on_stream_queue(
+      [] { return objc::runs_on(at::mps::getDefaultMPSStream()->queue()); });
+  validation::set_outlet({raise_violation, [](const std::string& text) { TORCH_WARN(text); }});
+  const char* const text = std::getenv("METALOPS_VALIDATE");
+  if (text == nullptr || std::strcmp(text, "1") != 0) return;
+  validation::set_enabled(true);
+  metalops::streams::followers.before_free = objc::wait_until_unused;
+  metalops::exec::set_check_stream_order(true);
+  metalops::streams::set_in_use();
 }
 
 // ---- at::mps ------------------------------------------------------------------------------------
@@ -132,8 +189,14 @@ MPSStream::MPSStream(Stream stream) : _stream(stream) {
   _serialQueue = dispatch_queue_create("metal gpu stream", nullptr);
 }
 MPSStream::~MPSStream() = default;
-MPSCommandBuffer_t MPSStream::commandBuffer() { return command_buffer(); }
-MTLComputeCommandEncoder_t MPSStream::commandEncoder() { return compute_encoder(); }
+MPSCommandBuffer_t MPSStream::commandBuffer() {
+  validation::check_taken("MPSStream::commandBuffer()");
+  return command_buffer();
+}
+MTLComputeCommandEncoder_t MPSStream::commandEncoder() {
+  validation::check_encoder_taken("MPSStream::commandEncoder()");
+  return compute_encoder();
+}
 void MPSStream::endKernelCoalescing() { end_kernel_coalescing(); }
 MTLDevice_t MPSStream::device() const { return objc::device(); }
 MTLBuffer_t MPSStream::getErrorBuffer() { return error_buffer(); }

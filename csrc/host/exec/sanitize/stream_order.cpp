@@ -29,6 +29,7 @@ struct Past {
   std::string name;
   int64_t stream;
   uint64_t time;  // of its stream's clock
+  StreamWork::Advice advice;
 };
 
 struct Allocation {
@@ -52,6 +53,7 @@ bool contains(const StreamWork::Access& outer, const StreamWork::Access& inner) 
 }
 
 std::string stream_name(int64_t stream) {
+  if (stream >= kStreams) return "command queue " + std::to_string(stream - kStreams + 1);
   return stream == 0 ? "the default stream" : "stream " + std::to_string(stream);
 }
 
@@ -123,13 +125,16 @@ class StreamOrder {
 
   static Finding unordered(const StreamWork& work, const StreamWork::Access& access,
                            const Past& past) {
+    const std::string& advice = work.advice.order.empty() ? past.advice.order : work.advice.order;
     std::ostringstream text;
     text << "stream-race: " << work.name << " on " << stream_name(work.stream)
          << (access.writes ? " writes " : " reads ") << access.what << ", which " << past.name
          << " on " << stream_name(past.stream) << (past.access.writes ? " writes" : " reads")
-         << " as " << past.access.what
-         << "\n  Nothing orders the two: the first stream waits for no event that the second one "
-            "recorded later (wait_stream, wait_event), and the host has not waited between them.";
+         << " as " << past.access.what << "\n  Nothing orders the two: "
+         << (advice.empty() ? "the first stream waits for no event that the second one recorded "
+                              "later (wait_stream, wait_event), and the host has not waited "
+                              "between them."
+                            : advice);
     return {"stream-race", std::move(text).str()};
   }
 
@@ -137,9 +142,13 @@ class StreamOrder {
     std::ostringstream text;
     text << "freed-in-use: memory made for " << stream_name(stream) << " was freed while "
          << past.name << " on " << stream_name(past.stream) << " may still use it as "
-         << past.access.what
-         << "\n  Its memory may be given to other tensors: call Tensor.record_stream, or let "
-         << stream_name(stream) << " wait before the last reference is dropped.";
+         << past.access.what << "\n  Its memory may be given to other tensors: ";
+    if (past.advice.keep.empty()) {
+      text << "call Tensor.record_stream, or let " << stream_name(stream)
+           << " wait before the last reference is dropped.";
+    } else {
+      text << past.advice.keep;
+    }
     return {"freed-in-use", std::move(text).str()};
   }
 
@@ -155,11 +164,11 @@ class StreamOrder {
       return replaced || is_before(other, host_);
     });
     if (past.size() == kMostAccesses) past.erase(past.begin());
-    past.push_back({access, work.name, work.stream, time});
+    past.push_back({access, work.name, work.stream, time, work.advice});
   }
 
   ForkSafeMutex mutex_;
-  std::array<StreamClock, kStreams> streams_{};
+  std::array<StreamClock, kStreams + kQueues> streams_{};
   StreamClock host_{};
   std::map<const char*, Allocation> allocations_;
 };

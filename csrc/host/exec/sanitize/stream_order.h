@@ -1,7 +1,8 @@
 // Finds work of two streams that accesses the same memory, at least one of them writing, without an
 // event or a wait of the host that orders them. Each stream has a vector clock: for every stream,
 // how many of its works precede the next work of this one. Accesses are compared when they are
-// submitted, so what is found does not depend on when work runs.
+// submitted, so what is found does not depend on when work runs. The command queues that programs
+// in Objective-C make themselves are streams here, too.
 #pragma once
 #include <array>
 #include <atomic>
@@ -14,8 +15,9 @@
 namespace metalops::exec {
 
 inline constexpr int64_t kStreams = 33;
+inline constexpr int64_t kQueues = 31;  // numbered from kStreams; those beyond share numbers
 
-using StreamClock = std::array<uint64_t, kStreams>;
+using StreamClock = std::array<uint64_t, kStreams + kQueues>;
 
 namespace detail {
 extern std::atomic<bool> check_stream_order;
@@ -43,6 +45,12 @@ struct StreamWork {
   std::string name;  // "kernel 'add'"
   int64_t stream;
   std::vector<Access> accesses;
+  // Said in findings about the work: how to order it, and how to keep its memory. Empty for torch's
+  // streams.
+  struct Advice {
+    std::string order, keep;
+  };
+  Advice advice = {};
 };
 
 // Raises, or keeps, a finding for each access that is not ordered; see set_sanitize_halt.

@@ -46,6 +46,13 @@ UInteger length_of_memory(id self, SEL method) { return bytes_of_memory(self, se
 
 }  // namespace
 
+validation::Call call_of(id self, SEL method) {
+  return {self, method, [](const void* receiver, const void* selector) {
+            return written(static_cast<id>(const_cast<void*>(receiver)),
+                           static_cast<SEL>(const_cast<void*>(selector)));
+          }};
+}
+
 id checked(id object, Class cls, const char* protocol, id self, SEL method) {
   TORCH_CHECK_TYPE(is_kind_of(object, cls), written(self, method), ": an ", protocol,
                    " is expected, but this is ",
@@ -60,12 +67,6 @@ Place place_of(id object, id self, SEL method) {
   auto* buffer =
       static_cast<Buffer*>(checked(object, &class_MetalopsBuffer, "MTLBuffer", self, method));
   return {buffer->memory, buffer->bytes, Strong(buffer)};
-}
-
-void check_range(const Place& place, UInteger offset, UInteger bytes, id self, SEL method) {
-  TORCH_CHECK_VALUE(offset <= place.bytes && bytes <= place.bytes - offset, written(self, method),
-                    ": ", bytes, " bytes at offset ", offset, " are beyond the ", place.bytes,
-                    " bytes of the buffer");
 }
 
 id new_buffer(size_t bytes, UInteger options) {
@@ -105,7 +106,9 @@ void define_buffers() {
       {
           {"contents",
            [](Buffer* self, SEL method) -> void* {
-             return storage_mode(self, method) == kPrivate ? nullptr : self->memory;
+             if (storage_mode(self, method) == kPrivate) return nullptr;
+             check_contents(self->memory, self, method);
+             return self->memory;
            }},
           {"length", [](Buffer* self, SEL) { return static_cast<UInteger>(self->bytes); }},
           {"allocatedSize", [](Buffer* self, SEL) { return static_cast<UInteger>(self->bytes); }},
@@ -133,7 +136,11 @@ void define_buffers() {
   // The memory of a tensor: self is its address. On a Mac torch makes shared, untracked buffers.
   define<objc_object>(METALOPS_OBJC_SYMBOLS(MetalopsMemory), &class_NSObject,
                       {
-                          {"contents", [](id self, SEL) -> void* { return self; }},
+                          {"contents",
+                           [](id self, SEL method) -> void* {
+                             check_contents(self, self, method);
+                             return self;
+                           }},
                           {"length", length_of_memory},
                           {"allocatedSize", length_of_memory},
                           {"gpuAddress",

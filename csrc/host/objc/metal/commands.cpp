@@ -1,7 +1,12 @@
 // Command buffers, queues and events. The work of a queue runs on the thread that commits it, in
 // the order in which buffers are committed or enqueued. A buffer that waits for an event lets the
 // thread go on; whoever signals the event runs the rest.
+//
+// If all rules of csrc/validation are on, the work runs on a thread of the queue's, as soon as some
+// thread waits, but a while after the commit otherwise: a program that does not wait reads old
+// values.
 #include <c10/util/Exception.h>
+#include <exec/sanitize/findings.h>
 #include <locks.h>
 #include <metal/streams.h>
 
@@ -11,6 +16,7 @@
 
 #include <csrc/host/objc/dispatch.h>
 #include <csrc/host/objc/metal.h>
+#include <csrc/validation/caller.h>
 
 METALOPS_OBJC_CLASS(MPSCommandBuffer)
 METALOPS_OBJC_CLASS(MetalopsCommandQueue)
@@ -24,6 +30,12 @@ namespace {
 struct Guard {
   std::mutex mutex;
   std::condition_variable changed;
+  int waiting = 0;  // threads
+  // How many works in flight use memory, and how many write it.
+  struct Uses {
+    int all = 0, writes = 0;
+  };
+  std::map<const void*, Uses> in_flight;
 };
 Guard& guard() {
   static Guard& one = *new Guard;
@@ -50,13 +62,27 @@ void set_done(CommandBuffer* buffer) {
   guard().changed.notify_all();
 }
 
+// Counts the uses of memory by a buffer that is committed, or takes them back.
+void count_uses(const CommandBuffer* buffer, int change) {
+  Lock lock(guard().mutex);
+  for (const UsedMemory& one : buffer->used) {
+    auto& uses = guard().in_flight[one.memory];
+    uses.all += change;
+    if (one.is_written) uses.writes += change;
+    if (uses.all == 0) guard().in_flight.erase(one.memory);
+  }
+  guard().changed.notify_all();
+}
+
 // Calls the handlers of a buffer whose status is final.
 void finish(CommandBuffer* buffer) {
+  count_uses(buffer, -1);
   auto handlers = std::exchange(buffer->scheduled, {});
   for (auto& handler : std::exchange(buffer->completed, {})) handlers.push_back(handler);
   if (handlers.empty()) return set_done(buffer);
   submit(handler_queue(), [buffer = Strong(buffer), handlers] {
     void* pool = objc_autoreleasePoolPush();
+    exec::host_waits(static_cast<CommandBuffer*>(buffer.get())->clock);
     for (const auto& handler : handlers) call_block<void, id>(handler.get(), buffer.get());
     objc_autoreleasePoolPop(pool);
     set_done(static_cast<CommandBuffer*>(buffer.get()));
@@ -90,6 +116,9 @@ bool run(CommandBuffer* buffer) {
     while (!buffer->commands.empty()) {
       if (!buffer->commands.front()()) return false;
       buffer->commands.pop_front();
+    }
+    if (buffer->waits_for_events) {
+      buffer->clock = exec::clock_of(static_cast<CommandQueue*>(buffer->queue.get())->number);
     }
     buffer->status = CommandBuffer::kCompleted;
   } catch (const std::exception& e) {
@@ -128,6 +157,29 @@ void run(CommandQueue* queue) {
   queue->is_running = false;
 }
 
+thread_local bool is_worker = false;
+
+// Runs them on the queue's own thread.
+void run_later(CommandQueue* queue) {
+  submit(queue->worker, [kept = Strong(queue)] {
+    constexpr std::chrono::milliseconds kDelay{200};
+    is_worker = true;
+    {
+      Lock lock(guard().mutex);
+      guard().changed.wait_for(lock, kDelay, [] { return guard().waiting != 0; });
+    }
+    run(static_cast<CommandQueue*>(kept.get()));
+  });
+}
+
+void continue_queue(CommandQueue* queue) {
+  if (queue->worker != nullptr) {
+    run_later(queue);
+  } else {
+    run(queue);
+  }
+}
+
 void enqueue(CommandBuffer* buffer) {
   if (buffer->status != CommandBuffer::kNotEnqueued) return;
   buffer->status = CommandBuffer::kEnqueued;
@@ -145,6 +197,7 @@ struct Event : objc_object {
   Strong label;
   // Guarded by the mutex.
   uint64_t value = 0;
+  exec::StreamClock clock{};   // of what it comes after
   std::vector<Strong> queues;  // that wait
   std::vector<Notification> notifications;
 };
@@ -188,10 +241,13 @@ void define_events() {
            [](Event* self, SEL, uint64_t value, uint64_t milliseconds) {
              constexpr uint64_t kLong = uint64_t{1} << 40;
              const WithoutGil no_gil;
+             const Waiting waiting;
              Lock lock(guard().mutex);
-             return guard().changed.wait_for(
+             const bool is_reached = guard().changed.wait_for(
                  lock, std::chrono::milliseconds(std::min(milliseconds, kLong)),
                  [=] { return self->value >= value; });
+             if (is_reached) exec::host_waits(self->clock);
+             return is_reached;
            }},
           {"notifyListener:atValue:block:",
            [](Event* self, SEL, Listener* listener, uint64_t value, id block) {
@@ -199,6 +255,7 @@ void define_events() {
                     [self = Strong(self), listener = Strong(listener), block = keep_block(block)] {
                       submit(static_cast<Listener*>(listener.get())->queue, [self, block] {
                         auto* event = static_cast<Event*>(self.get());
+                        exec::host_waits(event->clock);
                         call_block<void, id, uint64_t>(block.get(), event, event->value);
                       });
                     });
@@ -215,11 +272,66 @@ id autoreleased_encoder(CommandBuffer* self, SEL method, UInteger type) {
 }
 
 void check_not_committed(CommandBuffer* self, SEL method) {
-  TORCH_CHECK(self->status < CommandBuffer::kCommitted, written(self, method),
-              ": the command buffer was already committed; a Mac ends the process. ",
-              self->is_of_stream ? "torch commits the command buffer of its stream itself: call "
-                                   "torch::mps::commit() or MPSStream::synchronize()"
-                                 : "");
+  validation::check_not_committed(self->life, call_of(self, method));
+}
+
+UInteger status_of(CommandBuffer* self, SEL) {
+  const UInteger status = self->status;
+  if (status >= CommandBuffer::kCompleted) exec::host_waits(self->clock);
+  return status;
+}
+
+void signal_event(CommandBuffer* self, SEL method, id object, uint64_t value) {
+  self->check_encoding(self, method);
+  const Strong event = event_of(object, self, method);
+  const auto clock = std::make_shared<exec::StreamClock>();
+  const int64_t stream = self->life.is_of_stream
+                             ? streams::current()
+                             : static_cast<CommandQueue*>(self->queue.get())->number;
+  const auto note = [clock, stream] { *clock = exec::clock_of(stream); };
+  if (self->life.is_of_stream) {
+    note();
+  } else if (self->waits_for_events) {
+    self->add([note] {
+      note();
+      return true;
+    });
+  } else {
+    self->checks.push_back(note);
+  }
+  self->add([event, value, clock] {
+    {
+      Lock lock(guard().mutex);
+      static_cast<Event*>(event.get())->clock = *clock;
+    }
+    signal(event.get(), value);
+    return true;
+  });
+}
+
+void wait_for_event(CommandBuffer* self, SEL method, id object, uint64_t value) {
+  self->check_encoding(self, method);
+  Event* event = event_of(object, self, method);
+  if (self->life.is_of_stream) {
+    // The stream's work runs at once, so that the host has to wait.
+    const WithoutGil no_gil;
+    const Waiting waiting;
+    Lock lock(guard().mutex);
+    guard().changed.wait(lock, [=] { return event->value >= value; });
+    exec::stream_waits(streams::current(), event->clock);
+    return;
+  }
+  self->waits_for_events = true;
+  self->add([event = Strong(event), queue = self->queue, value] {
+    auto* one = static_cast<Event*>(event.get());
+    Lock lock(guard().mutex);
+    if (one->value >= value) {
+      exec::stream_waits(static_cast<CommandQueue*>(queue.get())->number, one->clock);
+      return true;
+    }
+    one->queues.push_back(queue);
+    return false;
+  });
 }
 
 void define_command_buffer() {
@@ -230,10 +342,10 @@ void define_command_buffer() {
           {"label", Accessors<&CommandBuffer::label>::get},
           {"setLabel:", Accessors<&CommandBuffer::label>::set_copy},
           {"commandQueue", Accessors<&CommandBuffer::queue>::get},
-          {"retainedReferences", [](CommandBuffer*, SEL) { return true; }},
+          {"retainedReferences", [](CommandBuffer* self, SEL) { return self->retains_references; }},
           {"rootCommandBuffer", [](CommandBuffer* self, SEL) { return self; }},
           {"commandBuffer", [](CommandBuffer* self, SEL) { return self; }},
-          {"status", [](CommandBuffer* self, SEL) { return self->status.load(); }},
+          {"status", status_of},
           {"error", Accessors<&CommandBuffer::error>::get},
           {"GPUStartTime", Accessors<&CommandBuffer::start>::get},
           {"GPUEndTime", Accessors<&CommandBuffer::end>::get},
@@ -250,20 +362,19 @@ void define_command_buffer() {
           {"enqueue",
            [](CommandBuffer* self, SEL method) {
              check_not_committed(self, method);
-             if (!self->is_of_stream) enqueue(self);
+             if (!self->life.is_of_stream) enqueue(self);
            }},
           {"commit", [](CommandBuffer* self, SEL method) { commit(self, self, method); }},
           {"commitAndContinue",
            [](CommandBuffer* self, SEL method) {
-             if (self->is_of_stream) return commit_and_continue(self);
+             if (self->life.is_of_stream) return commit_and_continue(self);
              TORCH_CHECK_NOT_IMPLEMENTED(false, written(self, method),
                                          ": the software Metal device has this for the command "
                                          "buffer of torch's stream only");
            }},
           {"waitUntilScheduled",
            [](CommandBuffer* self, SEL method) {
-             TORCH_CHECK(self->status >= CommandBuffer::kCommitted, written(self, method),
-                         ": the command buffer was not committed; on a Mac this blocks forever");
+             validation::check_wait(self->life, call_of(self, method));
            }},
           {"waitUntilCompleted",
            [](CommandBuffer* self, SEL method) { wait_until_completed(self, self, method); }},
@@ -277,33 +388,8 @@ void define_command_buffer() {
              check_not_committed(self, method);
              self->completed.push_back(keep_block(block));
            }},
-          {"encodeSignalEvent:value:",
-           [](CommandBuffer* self, SEL method, id object, uint64_t value) {
-             self->check_encoding(self, method);
-             self->add([event = Strong(event_of(object, self, method)), value] {
-               signal(event.get(), value);
-               return true;
-             });
-           }},
-          {"encodeWaitForEvent:value:",
-           [](CommandBuffer* self, SEL method, id object, uint64_t value) {
-             self->check_encoding(self, method);
-             Event* event = event_of(object, self, method);
-             if (self->is_of_stream) {
-               // The stream's work runs at once, so that the host has to wait.
-               const WithoutGil no_gil;
-               Lock lock(guard().mutex);
-               guard().changed.wait(lock, [=] { return event->value >= value; });
-               return;
-             }
-             self->add([event = Strong(event), queue = self->queue, value] {
-               auto* one = static_cast<Event*>(event.get());
-               Lock lock(guard().mutex);
-               if (one->value >= value) return true;
-               one->queues.push_back(queue);
-               return false;
-             });
-           }},
+          {"encodeSignalEvent:value:", signal_event},
+          {"encodeWaitForEvent:value:", wait_for_event},
           {"pushDebugGroup:", nothing_with_object},
           {"popDebugGroup", nothing},
       },
@@ -316,59 +402,140 @@ void define_command_buffer() {
 }
 
 id make_command_buffer(id self, SEL) { return autoreleased(new_command_buffer(self)); }
+id make_buffer_that_retains_nothing(id self, SEL) {
+  auto* made = static_cast<CommandBuffer*>(new_command_buffer(self));
+  made->retains_references = false;
+  return autoreleased(made);
+}
 
 }  // namespace
 
-void CommandBuffer::check_encoding(id self, SEL method) const {
-  check_not_committed(const_cast<CommandBuffer*>(this), method);
-  TORCH_CHECK(encoder == nullptr, written(self, method),
-              ": a command encoder is already encoding to this command buffer; a Mac ends the "
-              "process. Send endEncoding to it first",
-              is_of_stream ? "; for the encoder of torch's stream, call "
-                             "MPSStream::endKernelCoalescing(), or take the one of "
-                             "MPSStream::commandEncoder()"
-                           : "");
+std::atomic<const char*> torchs_encoder{nullptr};
+
+CommandQueue::~CommandQueue() {
+  if (worker != nullptr) dispatch_release(worker);
+}
+
+Waiting::Waiting() {
+  Lock lock(guard().mutex);
+  ++guard().waiting;
+  guard().changed.notify_all();
+}
+Waiting::~Waiting() {
+  Lock lock(guard().mutex);
+  --guard().waiting;
+}
+
+bool is_in_flight(const void* memory) {
+  Lock lock(guard().mutex);
+  return guard().in_flight.count(memory) != 0;
+}
+
+void check_contents(const void* memory, id self, SEL method) {
+  if (!validation::is_enabled()) return;
+  {
+    Lock lock(guard().mutex);
+    const auto found = guard().in_flight.find(memory);
+    if (found == guard().in_flight.end() || found->second.writes == 0) return;
+  }
+  validation::report(validation::Rule::kContentsInFlight,
+                     written(self, method) +
+                         ": a command buffer that writes the buffer has not "
+                         "completed");
+}
+
+void wait_until_unused(const void* memory) {
+  if (is_worker || !is_in_flight(memory)) return;
+  // So long does no work take; a thread that holds what it needs would wait for ever.
+  constexpr std::chrono::seconds kLongest{30};
+  const WithoutGil no_gil;
+  const Waiting waiting;
+  Lock lock(guard().mutex);
+  guard().changed.wait_for(lock, kLongest, [=] { return guard().in_flight.count(memory) == 0; });
+}
+
+void CommandBuffer::check_encoding(id self, SEL method) {
+  if (life.is_of_stream) life.torchs_encoder = torchs_encoder;
+  validation::check_encoding(life, call_of(self, method));
 }
 
 void CommandBuffer::add(Command command) {
-  if (is_of_stream) {
+  if (life.is_of_stream) {
     command();
   } else {
+    life.has_work = true;
     commands.push_back(std::move(command));
+  }
+}
+
+void CommandBuffer::check_order(exec::StreamWork work) {
+  if (!validation::is_enabled()) return;
+  using validation::Rule;
+  const std::string place = validation::place_of(validation::caller());
+  if (!place.empty()) work.name += " at " + place;
+  work.advice = {validation::text_of(Rule::kUnsynchronisedQueue),
+                 validation::text_of(Rule::kFreedInFlight)};
+  if (life.is_of_stream) {
+    work.stream = streams::current();
+    return exec::check_order(std::move(work));
+  }
+  work.stream = static_cast<CommandQueue*>(queue.get())->number;
+  for (const auto& access : work.accesses) used.push_back({access.allocation, access.writes});
+  if (waits_for_events) {
+    add([work] {
+      exec::check_order(work);
+      return true;
+    });
+  } else {
+    checks.emplace_back([work] { exec::check_order(work); });
   }
 }
 
 void commit(id object, id self, SEL method) {
   auto* buffer = static_cast<CommandBuffer*>(object);
-  check_not_committed(buffer, method);
-  TORCH_CHECK(buffer->encoder == nullptr, written(self, method),
-              ": an encoder of the command buffer is still open; a Mac ends the process. Send "
-              "endEncoding to it first");
-  TORCH_CHECK(!buffer->has_lost_encoder, written(self, method),
-              ": an encoder of the command buffer was released without endEncoding; a Mac ends "
-              "the process");
+  validation::check_commit(buffer->life, call_of(self, method));
   const Strong kept(buffer);
-  if (buffer->is_of_stream) {
+  buffer->life.is_committed = true;
+  if (buffer->life.is_of_stream) {
     buffer->status = CommandBuffer::kCompleted;
     finish(buffer);
     return;
   }
+  auto* queue = static_cast<CommandQueue*>(buffer->queue.get());
+  std::exception_ptr unordered;
+  for (const auto& check : std::exchange(buffer->checks, {})) {
+    try {
+      check();
+    } catch (...) {
+      if (!unordered) unordered = std::current_exception();
+    }
+  }
+  buffer->clock = exec::clock_of(queue->number);
+  count_uses(buffer, 1);
   enqueue(buffer);
   buffer->status = CommandBuffer::kCommitted;
-  run(static_cast<CommandQueue*>(buffer->queue.get()));
+  continue_queue(queue);
+  if (unordered) std::rethrow_exception(unordered);
+  if (queue->worker != nullptr) return;
   if (buffer->failure) std::rethrow_exception(std::exchange(buffer->failure, nullptr));
 }
 
 void wait_until_completed(id object, id self, SEL method) {
   auto* buffer = static_cast<CommandBuffer*>(object);
   // All that was encoded on the stream has run, whether torch has committed it or not.
-  if (buffer->is_of_stream && buffer->status < CommandBuffer::kCommitted) return;
-  TORCH_CHECK(buffer->status >= CommandBuffer::kCommitted, written(self, method),
-              ": the command buffer was not committed; on a Mac this blocks forever");
-  if (buffer->is_done) return;
-  const WithoutGil no_gil;
-  Lock lock(guard().mutex);
-  guard().changed.wait(lock, [=] { return buffer->is_done.load(); });
+  if (buffer->life.is_of_stream) exec::host_waits(exec::clock_of(streams::current()));
+  if (buffer->life.is_of_stream && !buffer->life.is_committed) return;
+  validation::check_wait(buffer->life, call_of(self, method));
+  if (!buffer->is_done) {
+    const WithoutGil no_gil;
+    const Waiting waiting;
+    Lock lock(guard().mutex);
+    guard().changed.wait(lock, [=] { return buffer->is_done.load(); });
+  }
+  if (!validation::is_enabled()) return;
+  exec::host_waits(buffer->clock);
+  exec::raise_kept_findings();
+  if (buffer->failure) std::rethrow_exception(std::exchange(buffer->failure, nullptr));
 }
 
 void commit_and_continue(CommandBuffer* buffer) {
@@ -376,7 +543,7 @@ void commit_and_continue(CommandBuffer* buffer) {
   // Its handlers see a buffer that is completed, while the stream goes on with this one.
   const Strong done = Strong::taken(new_command_buffer(buffer->queue));
   auto* committed = static_cast<CommandBuffer*>(done.get());
-  committed->is_of_stream = true;
+  committed->life.is_of_stream = committed->life.is_committed = true;
   committed->label = buffer->label;
   committed->start = committed->end = now();
   std::swap(committed->scheduled, buffer->scheduled);
@@ -401,7 +568,7 @@ void signal(id object, uint64_t value) {
   }
   guard().changed.notify_all();
   for (const auto& call : calls) call();
-  for (id queue : queues) run(static_cast<CommandQueue*>(queue));
+  for (id queue : queues) continue_queue(static_cast<CommandQueue*>(queue));
 }
 
 void notify(id object, uint64_t value, std::function<void()> call) {
@@ -417,26 +584,35 @@ void notify(id object, uint64_t value, std::function<void()> call) {
 }
 
 id new_event() { return allocate(&class_MetalopsEvent); }
-id new_command_queue() { return allocate(&class_MetalopsCommandQueue); }
+id new_command_queue(bool is_torchs) {
+  auto* made = make<CommandQueue>(&class_MetalopsCommandQueue);
+  if (!validation::is_enabled() || is_torchs) return made;
+  static std::atomic<int64_t> count{0};
+  made->number = exec::kStreams + count++ % exec::kQueues;
+  made->worker = dispatch_queue_create("Metal command queue", nullptr);
+  return made;
+}
 
 id new_command_buffer(id queue) {
   auto* made = make<CommandBuffer>(&class_MPSCommandBuffer);
   made->queue = Strong(queue);
+  made->life.made_at = validation::noted_caller();
   return made;
 }
 
 void define_commands() {
   define_events();
   define_command_buffer();
-  define<CommandQueue>(METALOPS_OBJC_SYMBOLS(MetalopsCommandQueue), &class_NSObject,
-                       {
-                           {"device", get_device},
-                           {"label", Accessors<&CommandQueue::label>::get},
-                           {"setLabel:", Accessors<&CommandQueue::label>::set_copy},
-                           {"commandBuffer", make_command_buffer},
-                           {"commandBufferWithUnretainedReferences", make_command_buffer},
-                       },
-                       {}, {"MTLCommandQueue"});
+  define<CommandQueue>(
+      METALOPS_OBJC_SYMBOLS(MetalopsCommandQueue), &class_NSObject,
+      {
+          {"device", get_device},
+          {"label", Accessors<&CommandQueue::label>::get},
+          {"setLabel:", Accessors<&CommandQueue::label>::set_copy},
+          {"commandBuffer", make_command_buffer},
+          {"commandBufferWithUnretainedReferences", make_buffer_that_retains_nothing},
+      },
+      {}, {"MTLCommandQueue"});
 }
 
 }  // namespace metalops::objc

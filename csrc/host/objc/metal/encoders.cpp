@@ -21,26 +21,21 @@ namespace {
 struct CommandEncoder : objc_object {
   Strong buffer;  // an MPSCommandBuffer
   Strong label;
-  bool has_ended = false;
+  validation::EncoderLife life;
 
   CommandBuffer* commands() const { return static_cast<CommandBuffer*>(buffer.get()); }
-  ~CommandEncoder() {
-    if (has_ended || buffer.get() == nullptr) return;
-    commands()->encoder = nullptr;
-    commands()->has_lost_encoder = true;  // the commit says so
-  }
+  ~CommandEncoder() { validation::lose(life); }  // the commit says so
 };
 
-void check_open(const CommandEncoder* self, SEL method) {
-  TORCH_CHECK(!self->has_ended, written(const_cast<CommandEncoder*>(self), method),
-              ": the encoder was used after endEncoding; a Mac ends the process");
+void check_use(CommandEncoder* self, SEL method) {
+  validation::check_use(self->life, call_of(self, method));
 }
 
 template <class Encoder>
 id new_encoder(Class cls, id command_buffer) {
   auto* made = make<Encoder>(cls);
   made->buffer = Strong(command_buffer);
-  made->commands()->encoder = made;
+  validation::begin(made->commands()->life, made->life);
   return made;
 }
 
@@ -58,7 +53,7 @@ void define_command_encoder() {
                              {"waitForFence:", nothing_with_object},
                              {"endEncoding",
                               [](CommandEncoder* self, SEL method) {
-                                check_open(self, method);
+                                check_use(self, method);
                                 end_encoding(self);
                               }},
                          },
@@ -86,21 +81,30 @@ struct ComputeEncoder : CommandEncoder {
 };
 
 Bound& binding(ComputeEncoder* self, SEL method, UInteger index) {
-  check_open(self, method);
-  TORCH_CHECK_INDEX(index < msl::abi::kMaxBuffers, written(self, method),
-                    ": Metal kernels have the indices 0 to ", msl::abi::kMaxBuffers - 1, ", not ",
-                    index);
+  check_use(self, method);
+  validation::check_index(index, call_of(self, method));
   return self->table[index];
 }
 
 void set_bytes(ComputeEncoder* self, SEL method, const char* bytes, UInteger length,
                UInteger index) {
   Bound& to = binding(self, method, index);
-  TORCH_CHECK_VALUE(length > 0, written(self, method), ": the length for index ", index, " is 0");
-  TORCH_CHECK_VALUE(length <= kMaxBytesArgument, written(self, method), ": Metal passes at most ",
-                    kMaxBytesArgument, " bytes by value, but index ", index, " was given ", length,
-                    "; use a buffer");
+  validation::check_bytes(length, index, call_of(self, method));
   to = Bound{Bound::Kind::kValue, {}, 0, std::string(bytes, length)};
+}
+
+// The memory of a buffer that a command uses. If all rules are on, a command buffer that retains
+// nothing does not.
+Place kept_place(const CommandBuffer* commands, id buffer, id self, SEL method) {
+  Place place = place_of(buffer, self, method);
+  if (!validation::is_enabled() || commands->life.is_of_stream) return place;
+  if (!commands->retains_references) {
+    place.keeper = Strong();
+  } else if (place.keeper.get() != nullptr) {
+    const auto* queue = static_cast<const CommandQueue*>(commands->queue.get());
+    exec::note_stream_use(place.memory, queue->number);
+  }
+  return place;
 }
 
 void set_buffer(ComputeEncoder* self, SEL method, id buffer, UInteger offset, UInteger index) {
@@ -109,7 +113,7 @@ void set_buffer(ComputeEncoder* self, SEL method, id buffer, UInteger offset, UI
     to = Bound{Bound::Kind::kMemory, {}, 0, ""};
     return;
   }
-  Place place = place_of(buffer, self, method);
+  Place place = kept_place(self->commands(), buffer, self, method);
   check_range(place, offset, 0, self, method);
   to = Bound{Bound::Kind::kMemory, std::move(place), offset, ""};
 }
@@ -143,11 +147,58 @@ void check_lengths(ComputeEncoder* self, SEL method, const Pipeline& pipeline) {
   for (uint32_t i = 0; i < kernel.argument_count; ++i) {
     const msl::abi::Argument& argument = kernel.arguments[i];
     if (argument.kind != msl::abi::ArgumentKind::kThreadgroup) continue;
-    TORCH_CHECK(self->threadgroup[argument.index] != 0, written(self, method), ": Metal kernel '",
-                kernel.name, "' has the threadgroup argument '", argument.name,
-                "', whose length setThreadgroupMemoryLength:atIndex: has to set at index ",
-                argument.index);
+    if (self->threadgroup[argument.index] != 0) continue;
+    validation::report_unbound(
+        kernel.name,
+        c10::str(" has the threadgroup argument '", argument.name,
+                 "', whose length setThreadgroupMemoryLength:atIndex: has to set at index ",
+                 argument.index),
+        call_of(self, method));
   }
+}
+
+// Checks what is bound to the arguments, and the size of threadgroups.
+void check_arguments(ComputeEncoder* self, SEL method, const exec::Kernel& kernel, Size group) {
+  const validation::Call call = call_of(self, method);
+  const exec::KernelNotes* notes = exec::notes_of(kernel);
+  uint64_t memory = 0;
+  for (uint32_t i = 0; i < kernel.argument_count; ++i) {
+    const msl::abi::Argument& argument = kernel.arguments[i];
+    if (argument.kind == msl::abi::ArgumentKind::kThreadgroup) {
+      memory += self->threadgroup[argument.index];
+    }
+    if (argument.kind != msl::abi::ArgumentKind::kBuffer) continue;
+    if (notes != nullptr && !notes->is_on(i)) continue;
+    const Bound& bound = self->table[argument.index];
+    if (bound.kind == Bound::Kind::kNothing) {
+      validation::report_unbound(kernel.name,
+                                 c10::str(": nothing is bound to buffer ", argument.index, " ('",
+                                          argument.type, " ", argument.name, "')"),
+                                 call);
+    }
+    validation::check_alignment({kernel.name, argument.name, argument.type,
+                                 static_cast<uint64_t>(argument.index), argument.element_bytes},
+                                bound.offset, call);
+  }
+  validation::check_threadgroup(kernel.name, {group.width, group.height, group.depth},
+                                kernel.max_threads_per_threadgroup, call);
+  validation::check_threadgroup_memory(kernel.name, kernel.static_threadgroup_bytes, memory, call);
+}
+
+// Describes the memory that a launch accesses. How far it does is not known.
+exec::StreamWork work_of(const ComputeEncoder* self, const exec::Kernel& kernel) {
+  exec::StreamWork work{c10::str("kernel '", kernel.name, "'"), streams::kDefault, {}};
+  for (uint32_t i = 0; i < kernel.argument_count; ++i) {
+    const msl::abi::Argument& argument = kernel.arguments[i];
+    if (argument.kind != msl::abi::ArgumentKind::kBuffer) continue;
+    const Bound& bound = self->table[argument.index];
+    if (bound.kind != Bound::Kind::kMemory || bound.place.memory == nullptr) continue;
+    const Place& place = bound.place;
+    work.accesses.push_back({place.memory, place.memory + bound.offset, place.memory + place.bytes,
+                             argument.writable != 0,
+                             c10::str("buffer ", argument.index, " ('", argument.name, "')")});
+  }
+  return work;
 }
 
 using Threads = std::array<uint64_t, 3>;
@@ -158,7 +209,7 @@ Threads times(Size groups, Size group) {
 }
 
 const Pipeline& pipeline_for(ComputeEncoder* self, SEL method) {
-  check_open(self, method);
+  check_use(self, method);
   TORCH_CHECK(self->pipeline.get() != nullptr, written(self, method),
               ": no compute pipeline state was set");
   const auto& state = *static_cast<PipelineState*>(self->pipeline.get());
@@ -168,10 +219,13 @@ const Pipeline& pipeline_for(ComputeEncoder* self, SEL method) {
 
 void dispatch(ComputeEncoder* self, SEL method, Threads threads, Size group) {
   const Pipeline& pipeline = pipeline_for(self, method);
+  check_arguments(self, method, *pipeline.described, group);
   CommandBuffer* buffer = self->commands();
-  if (buffer->is_of_stream) {
+  if (validation::is_enabled()) buffer->check_order(work_of(self, *pipeline.described));
+  if (buffer->life.is_of_stream) {
     Encoder encoder;
     bind(encoder, *self);
+    const OwnWork own;
     encoder.dispatch(pipeline.kernel(), threads, threads_of(group));
     return;
   }
@@ -179,6 +233,7 @@ void dispatch(ComputeEncoder* self, SEL method, Threads threads, Size group) {
   bind(*encoder, *self);
   encoder->check_dispatch(*pipeline.described, threads, threads_of(group));
   buffer->add([encoder, state = self->pipeline, buffers = self->table, threads, group] {
+    const OwnWork own;
     const auto& pipeline = *static_cast<PipelineState*>(state.get())->pipeline;
     encoder->dispatch(pipeline.kernel(), threads, threads_of(group));
     return true;
@@ -187,12 +242,15 @@ void dispatch(ComputeEncoder* self, SEL method, Threads threads, Size group) {
 
 // The numbers of threadgroups are in a buffer, and are read when the command runs.
 void dispatch_indirect(ComputeEncoder* self, SEL method, id buffer, UInteger offset, Size group) {
-  pipeline_for(self, method);
-  const Place place = place_of(buffer, self, method);
+  const exec::Kernel& kernel = *pipeline_for(self, method).described;
+  const Place place = kept_place(self->commands(), buffer, self, method);
   check_range(place, offset, 3 * sizeof(uint32_t), self, method);
+  validation::check_word_offset(offset, call_of(self, method));
+  if (validation::is_enabled()) self->commands()->check_order(work_of(self, kernel));
   auto encoder = std::make_shared<Encoder>();
   bind(*encoder, *self);
   const auto run = [encoder, state = self->pipeline, buffers = self->table, place, offset, group] {
+    const OwnWork own;
     uint32_t groups[3];
     std::memcpy(groups, place.memory + offset, sizeof groups);
     const auto& pipeline = *static_cast<PipelineState*>(state.get())->pipeline;
@@ -200,7 +258,7 @@ void dispatch_indirect(ComputeEncoder* self, SEL method, id buffer, UInteger off
                       threads_of(group));
     return true;
   };
-  if (self->commands()->is_of_stream) {
+  if (self->commands()->life.is_of_stream) {
     streams::before_direct_work();
     run();
   } else {
@@ -215,7 +273,7 @@ void define_compute_encoder() {
           {"dispatchType", Accessors<&ComputeEncoder::dispatch_type>::get},
           {"setComputePipelineState:",
            [](ComputeEncoder* self, SEL method, id state) {
-             check_open(self, method);
+             check_use(self, method);
              self->pipeline = Strong(checked(state, &class_MetalopsComputePipelineState,
                                              "MTLComputePipelineState", self, method));
            }},
@@ -231,10 +289,8 @@ void define_compute_encoder() {
            }},
           {"setThreadgroupMemoryLength:atIndex:",
            [](ComputeEncoder* self, SEL method, UInteger length, UInteger index) {
-             binding(self, method, index);
-             TORCH_CHECK_VALUE(length <= msl::abi::kMaxThreadgroupBytes, written(self, method),
-                               ": threadgroups have at most ", msl::abi::kMaxThreadgroupBytes,
-                               " bytes of memory, but index ", index, " was given ", length);
+             check_use(self, method);
+             validation::check_threadgroup_length(length, index, call_of(self, method));
              self->threadgroup[index] = static_cast<uint32_t>(length);
            }},
           {"dispatchThreads:threadsPerThreadgroup:",
@@ -250,13 +306,13 @@ void define_compute_encoder() {
            dispatch_indirect},
           // All memory is resident, and launches run one after the other.
           {"useResource:usage:",
-           [](ComputeEncoder* self, SEL method, id, UInteger) { check_open(self, method); }},
+           [](ComputeEncoder* self, SEL method, id, UInteger) { check_use(self, method); }},
           {"useResources:count:usage:", [](ComputeEncoder* self, SEL method, const id*, UInteger,
-                                           UInteger) { check_open(self, method); }},
+                                           UInteger) { check_use(self, method); }},
           {"memoryBarrierWithScope:",
-           [](ComputeEncoder* self, SEL method, UInteger) { check_open(self, method); }},
+           [](ComputeEncoder* self, SEL method, UInteger) { check_use(self, method); }},
           {"memoryBarrierWithResources:count:",
-           [](ComputeEncoder* self, SEL method, const id*, UInteger) { check_open(self, method); }},
+           [](ComputeEncoder* self, SEL method, const id*, UInteger) { check_use(self, method); }},
       },
       {}, {"MTLComputeCommandEncoder"});
 }
@@ -265,9 +321,15 @@ void define_compute_encoder() {
 
 struct BlitEncoder : CommandEncoder {};
 
+exec::StreamWork::Access range_of(const Place& place, UInteger offset, UInteger bytes, bool writes,
+                                  const char* what) {
+  const char* begin = place.memory + offset;
+  return {place.memory, begin, begin + bytes, writes, what};
+}
+
 // Runs work on memory: at once on the stream, in order with its kernels, or with the buffer.
 void encode(CommandBuffer* buffer, std::function<void()> work) {
-  if (buffer->is_of_stream) {
+  if (buffer->life.is_of_stream) {
     streams::before_direct_work();
     const Turn turn;
     work();
@@ -287,23 +349,30 @@ void define_blit_encoder() {
           {"copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:",
            [](BlitEncoder* self, SEL method, id from, UInteger from_offset, id to,
               UInteger to_offset, UInteger bytes) {
-             check_open(self, method);
-             const Place source = place_of(from, self, method);
-             const Place target = place_of(to, self, method);
+             check_use(self, method);
+             const Place source = kept_place(self->commands(), from, self, method);
+             const Place target = kept_place(self->commands(), to, self, method);
              check_range(source, from_offset, bytes, self, method);
              check_range(target, to_offset, bytes, self, method);
+             validation::check_copy_alignment(from_offset, bytes, call_of(self, method));
+             validation::check_copy_alignment(to_offset, bytes, call_of(self, method));
              encode_copy(self->commands(), source, from_offset, target, to_offset, bytes);
            }},
           {"fillBuffer:range:value:",
            [](BlitEncoder* self, SEL method, id buffer, Range range, uint8_t value) {
-             check_open(self, method);
-             const Place target = place_of(buffer, self, method);
+             check_use(self, method);
+             const Place target = kept_place(self->commands(), buffer, self, method);
              check_range(target, range.location, range.length, self, method);
+             validation::check_copy_alignment(range.location, range.length, call_of(self, method));
+             self->commands()->check_order(
+                 {"fillBuffer",
+                  streams::kDefault,
+                  {range_of(target, range.location, range.length, true, "the buffer")}});
              encode(self->commands(),
                     [=] { std::memset(target.memory + range.location, value, range.length); });
            }},
           {"synchronizeResource:",
-           [](BlitEncoder* self, SEL method, id) { check_open(self, method); }},
+           [](BlitEncoder* self, SEL method, id) { check_use(self, method); }},
       },
       {}, {"MTLBlitCommandEncoder"});
 }
@@ -321,14 +390,18 @@ id new_blit_encoder(id command_buffer) {
   return new_encoder<BlitEncoder>(&class_MetalopsBlitCommandEncoder, command_buffer);
 }
 
-void end_encoding(id encoder) {
-  auto* one = static_cast<CommandEncoder*>(encoder);
-  one->has_ended = true;
-  one->commands()->encoder = nullptr;
-}
+void end_encoding(id encoder) { validation::end(static_cast<CommandEncoder*>(encoder)->life); }
+
+bool is_open(id encoder) { return !static_cast<CommandEncoder*>(encoder)->life.has_ended; }
+void mark_as_torchs(id encoder) { static_cast<CommandEncoder*>(encoder)->life.is_torchs = true; }
+void cut(id encoder) { static_cast<CommandEncoder*>(encoder)->life.has_been_cut = true; }
 
 void encode_copy(CommandBuffer* buffer, const Place& from, UInteger from_offset, const Place& to,
                  UInteger to_offset, UInteger bytes) {
+  buffer->check_order({"copyFromBuffer",
+                       streams::kDefault,
+                       {range_of(from, from_offset, bytes, false, "the source"),
+                        range_of(to, to_offset, bytes, true, "the destination")}});
   encode(buffer, [=] { std::memmove(to.memory + to_offset, from.memory + from_offset, bytes); });
 }
 

@@ -18,6 +18,7 @@ OBJC_EXTERN Class class_getSuperclass(Class cls);
 OBJC_EXTERN BOOL class_isMetaClass(Class cls);
 OBJC_EXTERN size_t class_getInstanceSize(Class cls);
 OBJC_EXTERN IMP class_getMethodImplementation(Class cls, SEL selector);
+OBJC_EXTERN IMP class_replaceMethod(Class cls, SEL selector, IMP function, const char* types);
 OBJC_EXTERN BOOL class_respondsToSelector(Class cls, SEL selector);
 OBJC_EXTERN BOOL class_conformsToProtocol(Class cls, Protocol* protocol);
 
