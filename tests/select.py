@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 # Where a file lies, and the tests that its changes concern.
 PLACES = {
     "tests/machines/": ("tests/suite/test_machines.py",),
+    "tests/clients/": ("tests/suite/test_clients.py",),
     "tests/": (),  # test files select themselves, helpers the folder of tests that they lie in
     "csrc/host/device/": ("tests/device", "tests/others"),
     "csrc/host/metal/texture": ("tests/textures",),

@@ -1,0 +1,76 @@
+"""The public projects whose suites `python -m tests.clients` can run: how each is built and tested, and what cannot run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+# Commands run in the copied checkout. {python}: this environment's; {copy}: the copy; {clients}: this folder, whose
+# modules can be imported; {OTHER}: the checkout of another name.
+BUILD_MAC = "{python} -m metalops build-mac --"
+PYTEST = "{python} -m pytest --metalops -p no:cacheprovider -q"
+IN_PLACE = f"{BUILD_MAC} {{python}} setup.py build_ext --inplace"
+
+
+@dataclass(frozen=True)
+class Client:
+    """A project. checkout: its repository, of which the folder `copied` is copied; folder: where commands run. path: folders
+    there for PYTHONPATH. known: of parts of the names of tests that cannot pass to the reason. report: "pytest", or "ggml"
+    for the output of test-backend-ops."""
+
+    checkout: str
+    tests: tuple[str, ...]
+    build: tuple[str, ...] = ()
+    copied: str = "."
+    folder: str = "."
+    path: tuple[str, ...] = (".",)
+    needs: tuple[str, ...] = ()
+    known: dict[str, str] = field(default_factory=dict)
+    report: str = "pytest"
+
+
+def _of_hub(name: str, *tests: str, known: dict[str, str] | None = None) -> Client:
+    """A kernel of the Hugging Face Hub, built by the CMake project that kernel-builder writes for a Mac."""
+    return Client(
+        "kernels-community",
+        (f"{PYTEST} -p hub {' '.join(tests)}",),
+        ("{python} {clients}/kernel_builder.py {copy} {kernel-builder}", IN_PLACE),
+        copied=name,
+        path=("torch-ext",),
+        needs=("kernel-builder",),
+        known=known or {},
+    )
+
+
+CLIENTS: dict[str, Client] = {
+    "relu": _of_hub("relu", "tests"),
+    "bitsandbytes-mps": _of_hub("bitsandbytes-mps", "tests"),
+    "metal-flash-sdpa": _of_hub("metal-flash-sdpa", "tests"),
+    "paged-attention": _of_hub("paged-attention", "tests"),
+    "causal-conv1d-mps": Client("causal-conv1d-mps", (f"{PYTEST} test.py",), (IN_PLACE,)),
+    "mps-deform-conv": Client("mps-deform-conv", (f"{PYTEST} tests",), (IN_PLACE,)),
+    "natten-mps": Client("natten-mps", (f"{PYTEST} tests",), path=("src",)),
+    "mtlgemm": Client("mtlgemm", (f"{PYTEST} tests",), (IN_PLACE,)),
+    "mtlmesh": Client("mtlmesh", (f"{PYTEST} tests",), (IN_PLACE,)),
+    "ThunderMittens": Client(
+        "ThunderMittens",
+        (f"{BUILD_MAC} {PYTEST} tk_torch/tests/test_mps.py",),
+        folder="ThunderMittens/kernels",
+    ),
+    "ggml": Client(
+        "ggml",
+        ("build/bin/test-backend-ops test -b MTL0",),
+        (
+            f"{BUILD_MAC} cmake -S . -B build -GNinja -DGGML_BLAS=OFF",
+            f"{BUILD_MAC} cmake --build build --target test-backend-ops",
+        ),
+        report="ggml",
+    ),
+}
+
+# Projects of the same kind whose suites cannot run here at all.
+CANNOT = {
+    "kernels-community rotary": "its build.toml has no Metal backend",
+    "kernels-community activation": "its tests name CUDA devices only",
+    "kernels-community mlx-rmsnorm": "it has no tests",
+    "kernels-community mlx-quantization-metal-kernels": "its test imports a package of another name, which it does not build",
+}
