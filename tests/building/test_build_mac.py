@@ -1,6 +1,7 @@
 """`python -m metalops build-mac`: stand-ins for a Mac's developer tools, and the metallibs that they write."""
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from metalops import _metallib
-from metalops.build.mac import command, flags, tools
+from metalops.build import objective_c
+from metalops.build.mac import assembly, command, flags, program, tools
 
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has the tools themselves")
 
@@ -27,6 +29,7 @@ FLAGS = {
     "-Wl,-undefined,dynamic_lookup a.o": "a.o",
     "-Xlinker -framework -Xlinker Metal -Xlinker -rpath -Xlinker @loader_path": "-Xlinker -rpath -Xlinker $ORIGIN",
     "-force_load a.a": "-Wl,--whole-archive a.a -Wl,--no-whole-archive",
+    "a.o /cache/build-mac-1f/frameworks/libMetal.so -o a": "a.o -o a",
     "-fobjc-arc -fblocks": "-fobjc-arc -fblocks",  # for clang
 }
 
@@ -59,6 +62,40 @@ def test_objective_cs_flags_are_kept_from_other_compilers():
         "-Wall",
     ]
     assert flags.without_objective_c(given) == ["-O2", "-Wall"]
+
+
+# -- assembly
+
+EMBEDS = """\
+.section __DATA,__metallib
+.globl _library_start
+_library_start:
+.incbin "/tmp/_library_start.metal"
+.globl _library_end
+_library_end:
+.section __TEXT,__const,regular
+.private_extern _other
+_other: .quad _library_end
+.subsections_via_symbols
+"""
+EMBEDS_ON_LINUX = """\
+.section .data.__metallib,"aw"
+.globl library_start
+library_start:
+.incbin "/tmp/_library_start.metal"
+.globl library_end
+library_end:
+.section .rodata.__const,"a"
+.hidden other
+other: .quad library_end
+
+"""
+
+
+def test_assembly_of_a_mac_is_that_of_linux():
+    assert assembly.is_of_mac(EMBEDS)
+    assert assembly.for_linux(EMBEDS) == EMBEDS_ON_LINUX
+    assert not assembly.is_of_mac('.section .data.x,"aw"\n.globl _x\n_x:\n')
 
 
 # -- the command lines of metal, metallib and the programs that scripts ask
@@ -411,6 +448,8 @@ setup(name="only_for_macs", version="1", ext_modules=[Extension(
 """
 MODULE = """
 #include <Python.h>
+#include <mutex>
+static std::unique_ptr<int> kept;  // which Apple's <mutex> brings
 static PyModuleDef module = {PyModuleDef_HEAD_INIT, "only_for_macs", nullptr, 0, nullptr};
 PyMODINIT_FUNC PyInit_only_for_macs() { return PyModule_Create(&module); }
 """
@@ -434,3 +473,72 @@ def test_a_setup_py_for_macs_is_built_unmodified(tmp_path):
     subprocess.run(words, cwd=tmp_path, check=True)
     subprocess.run([sys.executable, "-c", "import only_for_macs"], cwd=tmp_path, check=True)
     assert values(torch.mps.load_metallib(tmp_path / "one.metallib").one) == [0, 2, 4]
+
+
+def build_mac(folder, *words):
+    command = [sys.executable, "-m", "metalops", "build-mac", "--", *words]
+    return subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
+
+
+PROGRAM = """
+#import <Foundation/Foundation.h>
+#import <Metal/Metal.h>
+extern const char kernels[], kernels_end[];
+int main(void) {
+  id<MTLDevice> device = MTLCreateSystemDefaultDevice();
+  NSString* source = [[NSString alloc] initWithBytes:kernels length:kernels_end - kernels
+                                            encoding:NSUTF8StringEncoding];
+  NSError* error = nil;
+  MTLCompileOptions* options = [MTLCompileOptions new];
+  options.preprocessorMacros = @{@"SCALE" : @"2"};
+  id<MTLLibrary> library = [device newLibraryWithSource:source options:options error:&error];
+  if (!library) return puts(error.localizedDescription.UTF8String), 1;
+  id<MTLBuffer> out = [device newBufferWithLength:12 options:0];
+  id<MTLCommandBuffer> commands = [[device newCommandQueue] commandBuffer];
+  id<MTLComputeCommandEncoder> encoder = [commands computeCommandEncoder];
+  id<MTLFunction> one = [library newFunctionWithName:@"one"];
+  [encoder setComputePipelineState:[device newComputePipelineStateWithFunction:one error:nil]];
+  [encoder setBuffer:out offset:0 atIndex:0];
+  [encoder dispatchThreads:MTLSizeMake(3, 1, 1) threadsPerThreadgroup:MTLSizeMake(3, 1, 1)];
+  [encoder endEncoding];
+  [commands commit];
+  [commands waitUntilCompleted];
+  const float* values = out.contents;
+  printf("%g %g %g\\n", values[0], values[1], values[2]);
+  return 0;
+}
+"""
+CMAKE = """
+cmake_minimum_required(VERSION 3.18)
+project(program C OBJC ASM)
+if(NOT APPLE OR NOT FROM_ITS_OWN_FILE)
+  message(FATAL_ERROR "only for Macs")
+endif()
+find_library(METAL Metal REQUIRED)
+file(WRITE ${CMAKE_BINARY_DIR}/kernels.s
+     ".section __DATA,__kernels\\n.globl _kernels\\n_kernels:\\n"
+     ".incbin \\"${CMAKE_SOURCE_DIR}/one.metal\\"\\n.globl _kernels_end\\n_kernels_end:\\n")
+add_executable(program main.m ${CMAKE_BINARY_DIR}/kernels.s)
+target_link_libraries(program ${METAL} "-framework Foundation")
+"""
+
+
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
+@pytest.mark.skipif(objective_c.find_compiler() is None, reason="clang is not installed")
+def test_a_program_with_an_embedded_source_is_built_by_cmake_and_runs(tmp_path):
+    files = {"CMakeLists.txt": CMAKE, "main.m": PROGRAM, "one.metal": ONE}
+    for name, text in {**files, "own.cmake": "set(FROM_ITS_OWN_FILE ON)\n"}.items():
+        (tmp_path / name).write_text(text)
+    own = f"-DCMAKE_PROJECT_INCLUDE={tmp_path / 'own.cmake'}"
+    for words in (["-S", ".", "-B", "build", own], ["--build", "build"]):
+        done = build_mac(tmp_path, "cmake", *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+    done = subprocess.run([tmp_path / "build" / "program"], capture_output=True, text=True)
+    assert done.stdout == "0 2 4\n", done.stderr
+
+
+def test_a_program_needs_pythons_shared_library(monkeypatch):
+    monkeypatch.setattr(program.sysconfig, "get_config_var", lambda name: None)
+    with pytest.raises(flags.Impossible, match="a program needs Python's shared library"):
+        program.support("cc", "")

@@ -76,7 +76,8 @@ def write_stand_ins() -> str:
         _write_program(path, programs[name])
     for name in mac_flags.FRAMEWORKS:
         write_if_changed(
-            os.path.join(folder, "frameworks", f"lib{name}.so"), "/* a stand-in */ INPUT()\n"
+            os.path.join(folder, "frameworks", f"lib{name}.so"),
+            "/* A stand-in, which is not linked. */\n",
         )
     return folder
 

@@ -22,6 +22,8 @@ _SOURCES = (".c", ".cc", ".cpp", ".cxx", ".c++", ".C", ".m", ".mm", ".M")
 _WITH_VALUE = frozenset(
     "-o -I -isystem -iquote -idirafter -include -imacros -D -U -L -l -MF -MT -MQ -Xclang".split()
 )
+# Headers that those of Apple's standard library include, and g++'s do not: sources forget to.
+_INCLUDED_ON_MACS = ("-include", "memory")
 _NO_LINK = frozenset("-c -S -E -fsyntax-only -M -MM --version -dumpversion -dumpmachine".split())
 
 
@@ -32,6 +34,7 @@ if __name__ == "__main__":
     import_without_device()
 
 from metalops.build import objective_c  # noqa: E402
+from metalops.build.mac import assembly, program  # noqa: E402
 from metalops.build.mac import flags as mac_flags  # noqa: E402
 
 
@@ -138,6 +141,7 @@ class Driver:
         )
         words = [
             *self._objcxx(found, source),
+            *self._included(Command([*others, source])),
             *objective_c.flags_for_clang(others),
             *objective_c.language(source),
             source,
@@ -156,6 +160,14 @@ class Driver:
                 os.unlink(made)
                 raise objective_c.NoObjectiveC(missing)
         return status
+
+    def _included(self, command: Command) -> tuple[str, ...]:
+        is_cpp = any(
+            language in ("", "none", "c++", "objective-c++") and not source.endswith((".c", ".m"))
+            for source, language in command.sources
+        )
+        has_library = not {"-nostdinc", "-nostdinc++"} & set(command.others)
+        return _INCLUDED_ON_MACS if self._options.mac and is_cpp and has_library else ()
 
     def run(self, arguments: list[str]) -> int:
         command = Command(mac_flags.for_linux(_expanded(arguments)))
@@ -177,21 +189,46 @@ class Driver:
                     return status
             if not command.links and len(objects) == len(command.sources) > 0:
                 return 0
-            # Linked by the C++ compiler, since the device's library is C++.
-            links_device = command.links and self._options.mac
-            compiler = (
-                self._options.cc if self._options.c and not links_device else self._options.cxx
-            )
             words = mac_flags.without_objective_c(
                 command.with_objects(objects if command.links else {})
             )
             if not command.links:
                 words = [word for word in words if word not in objects]
-            if links_device and (command.sources or _has_objects(words)):
-                words += _device(words)
-            if self._options.mac and not self._options.c:
-                words = [*objective_c.HEADERS_FOR_CPP, *words]
-            return subprocess.run([*shlex.split(compiler), *words], check=False).returncode
+            return self._finish(command, _with_assembly(words, folder), folder)
+
+    def _finish(self, command: Command, words: list[str], folder: str) -> int:
+        """Compiles what is not Objective-C, and links."""
+        # Linked by the C++ compiler, since the device's library is C++.
+        links_device = command.links and self._options.mac
+        compiler = self._options.cc if self._options.c and not links_device else self._options.cxx
+        links_device = bool(links_device and (command.sources or _has_objects(words)))
+        if links_device:
+            words = words + _device(words)
+        if self._options.mac and not self._options.c:
+            words = [*self._included(command), *objective_c.HEADERS_FOR_CPP, *words]
+        status = subprocess.run([*shlex.split(compiler), *words], check=False).returncode
+        made = command.output or "a.out"
+        if status or not links_device or not program.is_program(words):
+            return status
+        if not program.uses(made, objective_c.LIBRARY):
+            return 0
+        words = words + program.support(self._options.cc, folder)
+        return subprocess.run([*shlex.split(compiler), *words], check=False).returncode
+
+
+def _with_assembly(words: list[str], folder: str) -> list[str]:
+    """Returns the arguments with assembly of a Mac replaced by what it is for Linux, in files of `folder`."""
+    result = []
+    for word in words:
+        if word.endswith((".s", ".S")) and not word.startswith("-") and os.path.isfile(word):
+            with open(word, encoding="utf-8", errors="replace") as stream:
+                text = stream.read()
+            if assembly.is_of_mac(text):
+                word = os.path.join(folder, f"{len(result)}-{os.path.basename(word)}")
+                with open(word, "w", encoding="utf-8") as stream:
+                    stream.write(assembly.for_linux(text))
+        result.append(word)
+    return result
 
 
 def _has_objects(words: list[str]) -> bool:

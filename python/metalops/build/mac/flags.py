@@ -36,6 +36,8 @@ _OF_LINKER = re.compile(
     r"|macosx?_version_min|compatibility_version|current_version|exported_symbols_list|no_warn_duplicate_libraries"
     r"|no_fixup_chains|ld_classic|w|x|S|object_path_lto|platform_version|reproducible|no_uuid|no_adhoc_codesign)"
 )
+# Found by find_library() of CMake for a framework: command.py writes these files.
+_STAND_IN = re.compile(r".*/build-mac-\w+/frameworks/lib\w+\.so")
 _INSTEAD = {"-bundle": "-shared", "-dynamiclib": "-shared", "-all_load": "-Wl,--whole-archive"}
 # Flags that change what a program is, in ways that Linux does not have.
 _IMPOSSIBLE = {
@@ -77,7 +79,7 @@ def for_linux(arguments: Sequence[str]) -> list[str]:
             result += ["-Wl,--whole-archive", next(words, ""), "-Wl,--no-whole-archive"]
         elif word.startswith("-Wl,"):
             result += _linker(word)
-        elif not _WITHOUT.fullmatch(word):
+        elif not _WITHOUT.fullmatch(word) and not _STAND_IN.fullmatch(word):
             result.append(word)
     return result
 

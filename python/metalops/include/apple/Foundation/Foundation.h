@@ -23,6 +23,7 @@
 #include <dispatch/dispatch.h>
 #include <mach/mach.h>
 // Apple's header brings these along, and programs rely on it.
+#include <inttypes.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
