@@ -21,6 +21,7 @@ FILES = [
     "dispatch",
     "foundation",
     "buffers",
+    "heaps",
     "library",
     "encoders",
     "queues",

@@ -47,6 +47,7 @@ inline id get_device(id, SEL) { return device(); }
 // Methods that have nothing to do here.
 inline void nothing(id, SEL) {}
 inline void nothing_with_object(id, SEL, id) {}
+inline void nothing_with_objects(id, SEL, const id*, UInteger) {}
 
 // ---- buffers
 
@@ -66,6 +67,20 @@ inline void check_range(const Place& place, UInteger offset, UInteger bytes, id 
 id new_buffer(size_t bytes, UInteger options);  // nil for no bytes; contents are zero
 id new_buffer_without_copy(void* memory, size_t bytes, UInteger options, id deallocator);
 size_t allocated_bytes();
+
+// ---- heaps and residency sets
+
+struct SizeAndAlign {  // MTLSizeAndAlign
+  UInteger size, align;
+};
+SizeAndAlign heap_size_and_align(id self, SEL method, UInteger length, UInteger options);
+id new_heap(id descriptor, id self, SEL method);
+// A part of a heap, which it keeps. Its bytes are what the last buffer there left.
+id new_buffer_of_heap(char* memory, size_t bytes, UInteger options, id heap, UInteger offset);
+// Lets the heap use the place of a buffer again.
+void release_of_heap(id heap, UInteger offset);
+
+id new_residency_set(id descriptor, id self, SEL method);
 
 // ---- libraries
 
@@ -212,6 +227,8 @@ void encode_copy(CommandBuffer* buffer, const Place& from, UInteger from_offset,
 
 // The definitions of define_metal().
 void define_buffers();
+void define_heaps();
+void define_residency_sets();
 void define_libraries();
 void define_commands();
 void define_encoders();

@@ -24,9 +24,13 @@ struct Buffer : objc_object {
   KeptBlock deallocator;
   Strong label;
   UInteger options = 0;
+  Strong heap;
+  UInteger heap_offset = 0;
+  bool is_aliasable = false;  // other buffers of the heap may have its place
 
   ~Buffer() {
     if (owner) allocated -= bytes;
+    if (heap.get() != nullptr && !is_aliasable) release_of_heap(heap, heap_offset);
     if (deallocator) call_block<void, void*, UInteger>(deallocator.get(), memory, bytes);
   }
 };
@@ -96,6 +100,16 @@ id new_buffer_without_copy(void* memory, size_t bytes, UInteger options, id deal
   return made;
 }
 
+id new_buffer_of_heap(char* memory, size_t bytes, UInteger options, id heap, UInteger offset) {
+  auto* made = make<Buffer>(&class_MetalopsBuffer);
+  made->memory = memory;
+  made->bytes = bytes;
+  made->options = options;
+  made->heap = Strong(heap);
+  made->heap_offset = offset;
+  return made;
+}
+
 size_t allocated_bytes() { return allocated; }
 
 void define_buffers() {
@@ -130,6 +144,15 @@ void define_buffers() {
              return mode == 0 ? 2 : mode;  // buffers are tracked by default
            }},
           {"resourceOptions", Accessors<&Buffer::options>::get},
+          {"heap", Accessors<&Buffer::heap>::get},
+          {"heapOffset", Accessors<&Buffer::heap_offset>::get},
+          {"isAliasable", Accessors<&Buffer::is_aliasable>::get},
+          {"makeAliasable",
+           [](Buffer* self, SEL) {
+             if (self->heap.get() == nullptr || self->is_aliasable) return;
+             self->is_aliasable = true;
+             release_of_heap(self->heap, self->heap_offset);
+           }},
       },
       {}, {"MTLBuffer", "MTLResource", "MTLAllocation"});
 
@@ -157,6 +180,10 @@ void define_buffers() {
                           {"cpuCacheMode", [](id, SEL) -> UInteger { return 0; }},
                           {"hazardTrackingMode", [](id, SEL) -> UInteger { return 2; }},
                           {"resourceOptions", [](id, SEL) -> UInteger { return 0; }},
+                          {"heap", [](id, SEL) -> id { return nullptr; }},
+                          {"heapOffset", [](id, SEL) -> UInteger { return 0; }},
+                          {"isAliasable", [](id, SEL) { return false; }},
+                          {"makeAliasable", nothing},
                       },
                       {}, {"MTLBuffer", "MTLResource", "MTLAllocation"});
   memory_class = &class_MetalopsMemory;

@@ -390,6 +390,8 @@ void define_command_buffer() {
            }},
           {"encodeSignalEvent:value:", signal_event},
           {"encodeWaitForEvent:value:", wait_for_event},
+          {"useResidencySet:", nothing_with_object},
+          {"useResidencySets:count:", nothing_with_objects},
           {"pushDebugGroup:", nothing_with_object},
           {"popDebugGroup", nothing},
       },
@@ -611,6 +613,11 @@ void define_commands() {
           {"setLabel:", Accessors<&CommandQueue::label>::set_copy},
           {"commandBuffer", make_command_buffer},
           {"commandBufferWithUnretainedReferences", make_buffer_that_retains_nothing},
+          // All memory is resident.
+          {"addResidencySet:", nothing_with_object},
+          {"addResidencySets:count:", nothing_with_objects},
+          {"removeResidencySet:", nothing_with_object},
+          {"removeResidencySets:count:", nothing_with_objects},
       },
       {}, {"MTLCommandQueue"});
 }

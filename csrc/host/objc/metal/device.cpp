@@ -225,6 +225,14 @@ void define_the_device() {
                objc_autoreleasePoolPop(pool);
              });
            }},
+          {"newHeapWithDescriptor:",
+           [](id self, SEL method, id descriptor) { return new_heap(descriptor, self, method); }},
+          {"heapBufferSizeAndAlignWithLength:options:", heap_size_and_align},
+          {"newResidencySetWithDescriptor:error:",
+           [](id self, SEL method, id descriptor, id* out) {
+             if (out != nullptr) *out = nullptr;
+             return new_residency_set(descriptor, self, method);
+           }},
           {"newEvent", [](id, SEL) { return new_event(); }},
           {"newSharedEvent", [](id, SEL) { return new_event(); }},
           {"newFence", [](id, SEL) { return new_event(); }},
@@ -246,6 +254,8 @@ void define_device() {
 
 void define_metal() {
   define_buffers();
+  define_heaps();
+  define_residency_sets();
   define_libraries();
   define_commands();
   define_encoders();

@@ -2,6 +2,10 @@
 #pragma once
 #include <TargetConditionals.h>
 
+// macOS 26.
+#define __MAC_OS_X_VERSION_MIN_REQUIRED 260000
+#define __MAC_OS_X_VERSION_MAX_ALLOWED 260000
+
 #define API_AVAILABLE(...)
 #define API_UNAVAILABLE(...)
 #define API_DEPRECATED(...)

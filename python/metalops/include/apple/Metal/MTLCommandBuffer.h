@@ -44,6 +44,9 @@ typedef void (^MTLCommandBufferHandler)(id<MTLCommandBuffer> buffer);
 - (void)addCompletedHandler:(MTLCommandBufferHandler)handler;
 - (void)encodeSignalEvent:(id<MTLEvent>)event value:(uint64_t)value;
 - (void)encodeWaitForEvent:(id<MTLEvent>)event value:(uint64_t)value;
+- (void)useResidencySet:(id<MTLResidencySet>)set;
+- (void)useResidencySets:(const id<MTLResidencySet> __unsafe_unretained[])sets
+                   count:(NSUInteger)count;
 - (void)pushDebugGroup:(NSString*)text;
 - (void)popDebugGroup;
 @end

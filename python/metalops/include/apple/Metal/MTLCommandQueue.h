@@ -8,5 +8,11 @@
 @property(readonly) id<MTLDevice> device;
 - (id<MTLCommandBuffer>)commandBuffer;
 - (id<MTLCommandBuffer>)commandBufferWithUnretainedReferences;
+- (void)addResidencySet:(id<MTLResidencySet>)set;
+- (void)addResidencySets:(const id<MTLResidencySet> __unsafe_unretained[])sets
+                   count:(NSUInteger)count;
+- (void)removeResidencySet:(id<MTLResidencySet>)set;
+- (void)removeResidencySets:(const id<MTLResidencySet> __unsafe_unretained[])sets
+                      count:(NSUInteger)count;
 @end
 #endif

@@ -23,6 +23,8 @@
 - (void)useResources:(const id<MTLResource> __unsafe_unretained[])resources
                count:(NSUInteger)count
                usage:(MTLResourceUsage)usage;
+- (void)useHeap:(id<MTLHeap>)heap;
+- (void)useHeaps:(const id<MTLHeap> __unsafe_unretained[])heaps count:(NSUInteger)count;
 - (void)memoryBarrierWithScope:(MTLBarrierScope)scope;
 - (void)memoryBarrierWithResources:(const id<MTLResource> __unsafe_unretained[])resources
                              count:(NSUInteger)count;

@@ -5,6 +5,8 @@
 #include <Metal/MTLCaptureManager.h>
 #include <Metal/MTLCommandQueue.h>
 #include <Metal/MTLComputeCommandEncoder.h>
+#include <Metal/MTLHeap.h>
+#include <Metal/MTLResidencySet.h>
 
 #ifdef __OBJC__
 typedef NS_ENUM(NSInteger, MTLGPUFamily) {
@@ -120,6 +122,12 @@ typedef MTLComputePipelineReflection* MTLAutoreleasedComputePipelineReflection;
                                       options:(MTLPipelineOption)options
                             completionHandler:
                                 (MTLNewComputePipelineStateWithReflectionCompletionHandler)handler;
+- (id<MTLHeap>)newHeapWithDescriptor:(MTLHeapDescriptor*)descriptor NS_RETURNS_RETAINED;
+- (MTLSizeAndAlign)heapBufferSizeAndAlignWithLength:(NSUInteger)length
+                                            options:(MTLResourceOptions)options;
+- (id<MTLResidencySet>)newResidencySetWithDescriptor:(MTLResidencySetDescriptor*)descriptor
+                                               error:(__autoreleasing NSError**)error
+    NS_RETURNS_RETAINED;
 - (id<MTLEvent>)newEvent NS_RETURNS_RETAINED;
 - (id<MTLSharedEvent>)newSharedEvent NS_RETURNS_RETAINED;
 - (id<MTLFence>)newFence NS_RETURNS_RETAINED;

@@ -58,6 +58,10 @@ typedef NS_OPTIONS(NSUInteger, MTLBarrierScope) {
 @property(readonly) MTLStorageMode storageMode;
 @property(readonly) MTLHazardTrackingMode hazardTrackingMode;
 @property(readonly) MTLResourceOptions resourceOptions;
+@property(readonly) id<MTLHeap> heap;
+@property(readonly) NSUInteger heapOffset;
 - (MTLPurgeableState)setPurgeableState:(MTLPurgeableState)state;
+- (void)makeAliasable;
+- (BOOL)isAliasable;
 @end
 #endif

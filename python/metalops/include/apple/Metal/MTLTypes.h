@@ -24,6 +24,9 @@ MTL_INLINE MTLSize MTLSizeMake(NSUInteger width, NSUInteger height, NSUInteger d
   MTLSize size = {width, height, depth};
   return size;
 }
+typedef struct {
+  NSUInteger size, align;
+} MTLSizeAndAlign;
 typedef uint64_t MTLGPUAddress;
 typedef uint64_t MTLTimestamp;
 typedef struct {

@@ -14,6 +14,8 @@
 #include <Metal/MTLDevice.h>
 #include <Metal/MTLEvent.h>
 #include <Metal/MTLFunctionConstantValues.h>
+#include <Metal/MTLHeap.h>
 #include <Metal/MTLLibrary.h>
+#include <Metal/MTLResidencySet.h>
 #include <Metal/MTLResource.h>
 #include <Metal/MTLTypes.h>
