@@ -1,7 +1,7 @@
 """Runs the test suites of public projects on the software device: python -m tests.clients [CLIENT...] --in FOLDER
 
 FOLDER has a checkout of each project, under the name that tests/clients/table.py gives it (--list prints the names); clients
-without one are left out. Builds and tests run in a copy, in which nothing is changed: `python -m metalops build-mac` runs the
+without one are left out. Builds and tests run in a copy, in which nothing is changed but what the table says: `python -m metalops build-mac` runs the
 project's own build scripts. Prints a row for each client: the commit, what passed and failed, and the reasons for what cannot
 pass. The exit status is 1 if a build or a test failed for which the table has no reason.
 """
@@ -148,6 +148,9 @@ class Work:
             copy = Path(temporary) / name
             ignored = shutil.ignore_patterns(".git")
             shutil.copytree(checkout / client.copied, copy, symlinks=True, ignore=ignored)
+            for file, text, replacement in client.changes:
+                path = copy / client.folder / file
+                path.write_text(path.read_text().replace(text, replacement))
             try:
                 self._build_and_test(client, copy / client.folder, log, result)
             except subprocess.TimeoutExpired:
@@ -176,13 +179,16 @@ class Work:
 
 def row(name: str, result: Result) -> str:
     """Returns a client's row of the table."""
+    changes = "; ".join(f"{new} for {old} in {file}" for file, old, new in CLIENTS[name].changes)
     outcome = result.problem or f"{result.passed} passed"
     if result.failed:
         outcome += f", {len(result.failed)} failed"
     if result.skipped:
         outcome += f", {result.skipped} skipped"
     reasons = "; ".join(f"{count}: {reason}" for reason, count in result.known.items())
-    return f"| {name} | {result.commit} | {outcome} | {result.seconds:.0f} s | {reasons} |"
+    return (
+        f"| {name} | {result.commit} | {outcome} | {changes} | {result.seconds:.0f} s | {reasons} |"
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -205,13 +211,16 @@ def main(arguments: list[str] | None = None) -> int:
     logs = options.logs or Path(tempfile.mkdtemp(prefix="metalops-clients-"))
     logs.mkdir(parents=True, exist_ok=True)
     work = Work(options.checkouts, logs.resolve(), options.limit)
-    print("| client | commit | result | time | known |\n|---|---|---|---|---|", flush=True)
+    print(
+        "| client | commit | result | changed | time | known |\n|---|---|---|---|---|---|",
+        flush=True,
+    )
     good = True
     failures = []
     for name in options.clients or CLIENTS:
         missing = work.missing(CLIENTS[name])
         if missing:
-            print(f"| {name} | no checkout of {', '.join(missing)} | | | |", flush=True)
+            print(f"| {name} | no checkout of {', '.join(missing)} | | | | |", flush=True)
             good = good and not options.clients
             continue
         result = work.run(name, CLIENTS[name])

@@ -8,14 +8,17 @@ from dataclasses import dataclass, field
 # modules can be imported; {OTHER}: the checkout of another name.
 BUILD_MAC = "{python} -m metalops build-mac --"
 PYTEST = "{python} -m pytest --metalops -p no:cacheprovider -q"
+# The headers of torch 2.13 are C++20.
+CXX20 = (("setup.py", "-std=c++17", "-std=c++20"),)
 IN_PLACE = f"{BUILD_MAC} {{python}} setup.py build_ext --inplace"
 
 
 @dataclass(frozen=True)
 class Client:
     """A project. checkout: its repository, of which the folder `copied` is copied; folder: where commands run. path: folders
-    there for PYTHONPATH. known: of parts of the names of tests that cannot pass to the reason. report: "pytest", or "ggml"
-    for the output of test-backend-ops."""
+    there for PYTHONPATH. known: of parts of the names of tests that cannot pass to the reason. changes: (file, text,
+    replacement), without which this torch cannot build the project, on a Mac either. report: "pytest", or "ggml" for the
+    output of test-backend-ops."""
 
     checkout: str
     tests: tuple[str, ...]
@@ -25,6 +28,7 @@ class Client:
     path: tuple[str, ...] = (".",)
     needs: tuple[str, ...] = ()
     known: dict[str, str] = field(default_factory=dict)
+    changes: tuple[tuple[str, str, str], ...] = ()
     report: str = "pytest"
 
 
@@ -47,10 +51,10 @@ CLIENTS: dict[str, Client] = {
     "metal-flash-sdpa": _of_hub("metal-flash-sdpa", "tests"),
     "paged-attention": _of_hub("paged-attention", "tests"),
     "causal-conv1d-mps": Client("causal-conv1d-mps", (f"{PYTEST} test.py",), (IN_PLACE,)),
-    "mps-deform-conv": Client("mps-deform-conv", (f"{PYTEST} tests",), (IN_PLACE,)),
+    "mps-deform-conv": Client("mps-deform-conv", (f"{PYTEST} tests",), (IN_PLACE,), changes=CXX20),
     "natten-mps": Client("natten-mps", (f"{PYTEST} tests",), path=("src",)),
-    "mtlgemm": Client("mtlgemm", (f"{PYTEST} tests",), (IN_PLACE,)),
-    "mtlmesh": Client("mtlmesh", (f"{PYTEST} tests",), (IN_PLACE,)),
+    "mtlgemm": Client("mtlgemm", (f"{PYTEST} tests",), (IN_PLACE,), changes=CXX20),
+    "mtlmesh": Client("mtlmesh", (f"{PYTEST} tests",), (IN_PLACE,), changes=CXX20),
     "ThunderMittens": Client(
         "ThunderMittens",
         (f"{BUILD_MAC} {PYTEST} tk_torch/tests/test_mps.py",),
