@@ -22,6 +22,7 @@ FILES = [
     "foundation",
     "buffers",
     "heaps",
+    "textures",
     "library",
     "encoders",
     "queues",

@@ -27,6 +27,10 @@ METALOPS_OBJC_DECLARE(MetalopsCommandQueue)
 METALOPS_OBJC_DECLARE(MetalopsEvent)
 METALOPS_OBJC_DECLARE(MPSCommandBuffer)
 
+namespace metalops {
+class Encoder;
+}
+
 namespace metalops::objc {
 
 struct Size {
@@ -81,6 +85,32 @@ id new_buffer_of_heap(char* memory, size_t bytes, UInteger options, id heap, UIn
 void release_of_heap(id heap, UInteger offset);
 
 id new_residency_set(id descriptor, id self, SEL method);
+
+// ---- textures and samplers
+
+// Methods of the device and of buffers.
+id new_texture(id self, SEL method, id descriptor);
+id new_texture_of_buffer(id self, SEL method, id descriptor, UInteger offset, UInteger row_bytes);
+id new_sampler(id self, SEL method, id descriptor);
+// Raise TypeError for other objects.
+id checked_texture(id texture, id self, SEL method);
+id checked_sampler(id sampler, id self, SEL method);
+// Binds to a kernel's argument. Raises as metalops::as_texture does.
+void bind_texture(Encoder& encoder, const exec::Kernel& kernel, const msl::abi::Argument& argument,
+                  unsigned index, id texture, id self, SEL method);
+uint64_t sampler_bits(id sampler);
+
+// A copy between a buffer and a region of a slice of a texture's level.
+struct TexelCopy {
+  id buffer;
+  UInteger offset, row_bytes, image_bytes;
+  id texture;
+  UInteger slice, level, x, y, z;
+  Size size;
+  bool to_texture;
+};
+// Checks a copy; returns what does it.
+std::function<void()> copy_of_texels(const TexelCopy& copy, id self, SEL method);
 
 // ---- libraries
 
@@ -229,6 +259,8 @@ void encode_copy(CommandBuffer* buffer, const Place& from, UInteger from_offset,
 void define_buffers();
 void define_heaps();
 void define_residency_sets();
+void define_textures();
+void define_samplers();
 void define_libraries();
 void define_commands();
 void define_encoders();

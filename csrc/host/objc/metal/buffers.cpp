@@ -144,6 +144,7 @@ void define_buffers() {
              return mode == 0 ? 2 : mode;  // buffers are tracked by default
            }},
           {"resourceOptions", Accessors<&Buffer::options>::get},
+          {"newTextureWithDescriptor:offset:bytesPerRow:", new_texture_of_buffer},
           {"heap", Accessors<&Buffer::heap>::get},
           {"heapOffset", Accessors<&Buffer::heap_offset>::get},
           {"isAliasable", Accessors<&Buffer::is_aliasable>::get},
@@ -180,6 +181,7 @@ void define_buffers() {
                           {"cpuCacheMode", [](id, SEL) -> UInteger { return 0; }},
                           {"hazardTrackingMode", [](id, SEL) -> UInteger { return 2; }},
                           {"resourceOptions", [](id, SEL) -> UInteger { return 0; }},
+                          {"newTextureWithDescriptor:offset:bytesPerRow:", new_texture_of_buffer},
                           {"heap", [](id, SEL) -> id { return nullptr; }},
                           {"heapOffset", [](id, SEL) -> UInteger { return 0; }},
                           {"isAliasable", [](id, SEL) { return false; }},

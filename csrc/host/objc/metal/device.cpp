@@ -228,6 +228,11 @@ void define_the_device() {
           {"newHeapWithDescriptor:",
            [](id self, SEL method, id descriptor) { return new_heap(descriptor, self, method); }},
           {"heapBufferSizeAndAlignWithLength:options:", heap_size_and_align},
+          {"newTextureWithDescriptor:", new_texture},
+          {"newSamplerStateWithDescriptor:", new_sampler},
+          {"supportsTextureSampleCount:", [](id, SEL, UInteger count) { return count == 1; }},
+          {"minimumLinearTextureAlignmentForPixelFormat:",
+           [](id, SEL, UInteger) -> UInteger { return 16; }},
           {"newResidencySetWithDescriptor:error:",
            [](id self, SEL method, id descriptor, id* out) {
              if (out != nullptr) *out = nullptr;
@@ -256,6 +261,8 @@ void define_metal() {
   define_buffers();
   define_heaps();
   define_residency_sets();
+  define_textures();
+  define_samplers();
   define_libraries();
   define_commands();
   define_encoders();

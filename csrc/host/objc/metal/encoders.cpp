@@ -78,6 +78,7 @@ struct ComputeEncoder : CommandEncoder {
   Strong pipeline;
   Table table;
   Lengths threadgroup{};
+  std::map<UInteger, Strong> textures, samplers;
 };
 
 Bound& binding(ComputeEncoder* self, SEL method, UInteger index) {
@@ -136,6 +137,42 @@ void bind(Encoder& encoder, const ComputeEncoder& from) {
     }
   }
   encoder.set_threadgroup_bytes(from.threadgroup);
+}
+
+template <std::map<UInteger, Strong> ComputeEncoder::* table, auto check, size_t limit>
+void set_object(ComputeEncoder* self, SEL method, id object, UInteger index) {
+  check_use(self, method);
+  TORCH_CHECK_INDEX(index < limit, written(self, method), ": Metal kernels have the indices 0 to ",
+                    limit - 1, ", not ", index);
+  if (object != nullptr) check(object, self, method);
+  (self->*table)[index] = Strong(object);
+}
+constexpr auto set_texture =
+    set_object<&ComputeEncoder::textures, checked_texture, msl::abi::kMaxTextures>;
+constexpr auto set_sampler =
+    set_object<&ComputeEncoder::samplers, checked_sampler, msl::abi::kMaxSamplers>;
+
+template <auto set>
+void set_objects(ComputeEncoder* self, SEL method, const id* objects, Range range) {
+  for (UInteger i = 0; i < range.length; ++i) set(self, method, objects[i], range.location + i);
+}
+
+// Binds the textures and samplers that a kernel takes.
+void bind_textures(Encoder& encoder, ComputeEncoder* from, const exec::Kernel& kernel, SEL method) {
+  for (uint32_t i = 0; i < kernel.argument_count; ++i) {
+    const msl::abi::Argument& argument = kernel.arguments[i];
+    if (argument.kind != msl::abi::ArgumentKind::kTexture) continue;
+    for (uint32_t t = 0; t < argument.texture->count; ++t) {
+      const unsigned index = static_cast<unsigned>(argument.index) + t;
+      const auto found = from->textures.find(index);
+      if (found == from->textures.end() || found->second.get() == nullptr) continue;
+      bind_texture(encoder, kernel, argument, index, found->second, from, method);
+    }
+  }
+  for (const auto& [index, sampler] : from->samplers) {
+    if (sampler.get() == nullptr) continue;
+    encoder.set_sampler(static_cast<unsigned>(index), sampler_bits(sampler));
+  }
 }
 
 // Says what torch's classes, for which Encoder has its messages, lack.
@@ -225,14 +262,17 @@ void dispatch(ComputeEncoder* self, SEL method, Threads threads, Size group) {
   if (buffer->life.is_of_stream) {
     Encoder encoder;
     bind(encoder, *self);
+    bind_textures(encoder, self, *pipeline.described, method);
     const OwnWork own;
     encoder.dispatch(pipeline.kernel(), threads, threads_of(group));
     return;
   }
   auto encoder = std::make_shared<Encoder>();
   bind(*encoder, *self);
+  bind_textures(*encoder, self, *pipeline.described, method);
   encoder->check_dispatch(*pipeline.described, threads, threads_of(group));
-  buffer->add([encoder, state = self->pipeline, buffers = self->table, threads, group] {
+  buffer->add([encoder, state = self->pipeline, buffers = self->table, textures = self->textures,
+               threads, group] {
     const OwnWork own;
     const auto& pipeline = *static_cast<PipelineState*>(state.get())->pipeline;
     encoder->dispatch(pipeline.kernel(), threads, threads_of(group));
@@ -249,7 +289,9 @@ void dispatch_indirect(ComputeEncoder* self, SEL method, id buffer, UInteger off
   if (validation::is_enabled()) self->commands()->check_order(work_of(self, kernel));
   auto encoder = std::make_shared<Encoder>();
   bind(*encoder, *self);
-  const auto run = [encoder, state = self->pipeline, buffers = self->table, place, offset, group] {
+  bind_textures(*encoder, self, kernel, method);
+  const auto run = [encoder, state = self->pipeline, buffers = self->table,
+                    textures = self->textures, place, offset, group] {
     const OwnWork own;
     uint32_t groups[3];
     std::memcpy(groups, place.memory + offset, sizeof groups);
@@ -287,6 +329,10 @@ void define_compute_encoder() {
                set_buffer(self, method, buffers[i], offsets[i], range.location + i);
              }
            }},
+          {"setTexture:atIndex:", set_texture},
+          {"setTextures:withRange:", set_objects<set_texture>},
+          {"setSamplerState:atIndex:", set_sampler},
+          {"setSamplerStates:withRange:", set_objects<set_sampler>},
           {"setThreadgroupMemoryLength:atIndex:",
            [](ComputeEncoder* self, SEL method, UInteger length, UInteger index) {
              check_use(self, method);
@@ -373,6 +419,27 @@ void define_blit_encoder() {
                   {range_of(target, range.location, range.length, true, "the buffer")}});
              encode(self->commands(),
                     [=] { std::memset(target.memory + range.location, value, range.length); });
+           }},
+          {"copyFromBuffer:sourceOffset:sourceBytesPerRow:sourceBytesPerImage:sourceSize:"
+           "toTexture:destinationSlice:destinationLevel:destinationOrigin:",
+           [](BlitEncoder* self, SEL method, id buffer, UInteger offset, UInteger row_bytes,
+              UInteger image_bytes, Size size, id texture, UInteger slice, UInteger level,
+              Size at) {
+             check_use(self, method);
+             encode(self->commands(),
+                    copy_of_texels({buffer, offset, row_bytes, image_bytes, texture, slice, level,
+                                    at.width, at.height, at.depth, size, true},
+                                   self, method));
+           }},
+          {"copyFromTexture:sourceSlice:sourceLevel:sourceOrigin:sourceSize:toBuffer:"
+           "destinationOffset:destinationBytesPerRow:destinationBytesPerImage:",
+           [](BlitEncoder* self, SEL method, id texture, UInteger slice, UInteger level, Size at,
+              Size size, id buffer, UInteger offset, UInteger row_bytes, UInteger image_bytes) {
+             check_use(self, method);
+             encode(self->commands(),
+                    copy_of_texels({buffer, offset, row_bytes, image_bytes, texture, slice, level,
+                                    at.width, at.height, at.depth, size, false},
+                                   self, method));
            }},
           {"synchronizeResource:",
            [](BlitEncoder* self, SEL method, id) { check_use(self, method); }},

@@ -7,6 +7,8 @@
 #include <Metal/MTLComputeCommandEncoder.h>
 #include <Metal/MTLHeap.h>
 #include <Metal/MTLResidencySet.h>
+#include <Metal/MTLSampler.h>
+#include <Metal/MTLTexture.h>
 
 #ifdef __OBJC__
 typedef NS_ENUM(NSInteger, MTLGPUFamily) {
@@ -122,6 +124,11 @@ typedef MTLComputePipelineReflection* MTLAutoreleasedComputePipelineReflection;
                                       options:(MTLPipelineOption)options
                             completionHandler:
                                 (MTLNewComputePipelineStateWithReflectionCompletionHandler)handler;
+- (id<MTLTexture>)newTextureWithDescriptor:(MTLTextureDescriptor*)descriptor NS_RETURNS_RETAINED;
+- (id<MTLSamplerState>)newSamplerStateWithDescriptor:(MTLSamplerDescriptor*)descriptor
+    NS_RETURNS_RETAINED;
+- (BOOL)supportsTextureSampleCount:(NSUInteger)count;
+- (NSUInteger)minimumLinearTextureAlignmentForPixelFormat:(MTLPixelFormat)format;
 - (id<MTLHeap>)newHeapWithDescriptor:(MTLHeapDescriptor*)descriptor NS_RETURNS_RETAINED;
 - (MTLSizeAndAlign)heapBufferSizeAndAlignWithLength:(NSUInteger)length
                                             options:(MTLResourceOptions)options;

@@ -24,6 +24,20 @@ MTL_INLINE MTLSize MTLSizeMake(NSUInteger width, NSUInteger height, NSUInteger d
   MTLSize size = {width, height, depth};
   return size;
 }
+MTL_INLINE MTLRegion MTLRegionMake1D(NSUInteger x, NSUInteger width) {
+  MTLRegion region = {{x, 0, 0}, {width, 1, 1}};
+  return region;
+}
+MTL_INLINE MTLRegion MTLRegionMake2D(NSUInteger x, NSUInteger y, NSUInteger width,
+                                     NSUInteger height) {
+  MTLRegion region = {{x, y, 0}, {width, height, 1}};
+  return region;
+}
+MTL_INLINE MTLRegion MTLRegionMake3D(NSUInteger x, NSUInteger y, NSUInteger z, NSUInteger width,
+                                     NSUInteger height, NSUInteger depth) {
+  MTLRegion region = {{x, y, z}, {width, height, depth}};
+  return region;
+}
 typedef struct {
   NSUInteger size, align;
 } MTLSizeAndAlign;
@@ -34,8 +48,8 @@ typedef struct {
 } MTLDispatchThreadgroupsIndirectArguments;
 
 @protocol MTLDevice
-, MTLLibrary, MTLFunction, MTLComputePipelineState, MTLResource, MTLBuffer, MTLTexture, MTLHeap,
-    MTLCommandQueue, MTLCommandBuffer, MTLCommandEncoder, MTLComputeCommandEncoder,
-    MTLBlitCommandEncoder, MTLArgumentEncoder, MTLEvent, MTLSharedEvent, MTLFence, MTLResidencySet,
-    MTLCaptureScope, MTLDynamicLibrary, MTLBinaryArchive;
+, MTLLibrary, MTLFunction, MTLComputePipelineState, MTLResource, MTLBuffer, MTLTexture,
+    MTLSamplerState, MTLHeap, MTLCommandQueue, MTLCommandBuffer, MTLCommandEncoder,
+    MTLComputeCommandEncoder, MTLBlitCommandEncoder, MTLArgumentEncoder, MTLEvent, MTLSharedEvent,
+    MTLFence, MTLResidencySet, MTLCaptureScope, MTLDynamicLibrary, MTLBinaryArchive;
 #endif

@@ -16,6 +16,9 @@
 #include <Metal/MTLFunctionConstantValues.h>
 #include <Metal/MTLHeap.h>
 #include <Metal/MTLLibrary.h>
+#include <Metal/MTLPixelFormat.h>
 #include <Metal/MTLResidencySet.h>
 #include <Metal/MTLResource.h>
+#include <Metal/MTLSampler.h>
+#include <Metal/MTLTexture.h>
 #include <Metal/MTLTypes.h>
