@@ -34,6 +34,7 @@ PLACES = {
     "csrc/ops/": ("tests/ops",),
     "csrc/plans/": ("tests/ops/common", "tests/ops"),
     "python/metalops/_new/": ("tests/building/test_new.py",),
+    "python/metalops/_compare/": ("tests/compare",),
     "python/metalops/_cli/": ("tests/building", "tests/ops/test_coverage.py"),
     "python/metalops/_torch/distributed": ("tests/distributed",),
     "python/metalops/_torch/sharding": ("tests/distributed",),

@@ -31,7 +31,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "build a Mac project with Objective-C for the software device",
         "metalops.build.mac.command:main",
     ),
-    "replay": ("run the launches of a trace again", "metalops.trace.cli:main"),
+    "replay": (
+        "run the launches of a trace, or a call that differed from the CPU, again",
+        "metalops.trace.cli:main",
+    ),
     "sweep": ("try every kernel of a folder and print what fails first", "metalops.msl:main_sweep"),
 }
 

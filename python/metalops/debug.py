@@ -1,4 +1,4 @@
-"""Inspects the software mps device, and checks kernels on it."""
+"""Compares what runs on mps with the CPU; inspects the software mps device, and checks kernels on it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from . import _is_software
+from ._compare.differences import Difference as Difference
+from ._compare.differences import DifferenceError as DifferenceError
+from ._compare.differences import Mismatch as Mismatch
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from ._compare.mode import Comparison
     from .trace.format import Trace
 
 
@@ -37,6 +43,37 @@ def standins() -> Iterator[dict[str, int]]:
     finally:
         _host.pop_stand_in_record()
         counts.update(record.counts())
+
+
+def compare(
+    *,
+    share: float = 1.0,
+    halt: bool = True,
+    path: str | os.PathLike | None = None,
+    model: nn.Module | None = None,
+    most_bytes: int = 2**30,
+    seed: int = 0,
+) -> Comparison:
+    """Runs every operator of mps tensors in the block, or in the decorated function, also on the CPU, and compares the
+    results with the tolerances of metalops.testing.
+
+    The reference is computed in float64 where the dtype has an error of its own. Results may also be as far from it as
+    those of the CPU in the dtype, times a small factor. Views, in-place operators, out=, autocast and the backward pass
+    of autograd are included. The CPU draws other random numbers than mps: of random operators only those properties are
+    checked that all results have, and the others are skipped.
+
+    share: of the calls, chosen at random by seed, that are compared. halt: raise DifferenceError at the first call that
+    differs; otherwise all are collected in the differences of the Comparison, whose report() says what was found and what
+    was not compared. path: of a file for the first call that differs, which `python -m metalops replay` runs again. model:
+    the module from which parts have their names, such as "decoder.layers.3.self_attn"; by default the outermost one that
+    is called. most_bytes: of memory on the CPU that a comparison may take; larger calls are skipped. Functions of
+    torch.compile run uncompiled in the block, so that their operators are seen.
+
+    Raises ValueError for a share that is not in (0, 1], and OSError if no file can be written at the path.
+    """
+    from ._compare.mode import Comparison
+
+    return Comparison(share, halt, path, model, most_bytes, seed)
 
 
 def capture(

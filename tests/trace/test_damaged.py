@@ -14,7 +14,7 @@ import metalops
 import pytest
 import torch
 from metalops import debug, trace
-from metalops.trace import format as trace_format
+from metalops.trace import archive as trace_archive
 from metalops.trace import schema
 from metalops.trace.cli import main
 from metalops.trace.replay import SoftwareDevice, replay
@@ -319,7 +319,7 @@ def test_a_description_that_was_changed_is_noticed(files, tmp_path):
 
 
 def test_an_archive_that_unpacks_to_more_than_it_says_is_not_unpacked(files, tmp_path, monkeypatch):
-    monkeypatch.setattr(trace_format, "_LONGEST", 10_000)
+    monkeypatch.setattr(trace_archive, "LONGEST", 10_000)
     path = tmp_path / "b.trace"
     path.write_bytes(_packed({**files, "trace.json": b" " * 20_000}))
     with pytest.raises(trace.TraceError, match="has 20000 bytes"):

@@ -162,6 +162,16 @@ unwrap_ended_level = _find("torch._C", "_functorch.unwrap_if_dead")
 # The key by which compiled autograd distinguishes the functions of a graph.
 compiled_autograd_key = _find("torch.autograd", "Function._compiled_autograd_key")
 
+# The node that runs in this thread, or None, and the number that the next node made in it gets.
+backward_node = _find("torch._C", "_current_autograd_node")
+next_sequence_number = _find("torch.autograd", "_get_sequence_nr")
+
+
+def sequence_number_of(node: torch.autograd.graph.Node) -> int:
+    """Returns the number of a node in the order in which those of its thread were made."""
+    return node._sequence_nr()
+
+
 # ---- torch.nn ------------------------------------------------------------------------------------
 
 # True if nn.MultiheadAttention's fast path takes tensors of a device.
@@ -357,6 +367,17 @@ def wrapped_compiler(command: list[str]) -> list[str]:
 
 
 _raise_if_missing()
+
+
+class DispatchMode(TorchDispatchMode):
+    """A TorchDispatchMode that does not import the compiler when it is first called."""
+
+    # Operators with functions among their arguments are calls like others.
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
 
 
 INDUCTOR_LINKER = "torch._inductor.cpp_builder"

@@ -21,7 +21,7 @@ from .samples import Case, make, to_device
 from .tolerances import tolerance
 
 
-def _wider(x: Tensor) -> Tensor:
+def wider(x: Tensor) -> Tensor:
     if x.dtype.is_complex:
         return x.to(torch.complex128)
     return x.double() if x.is_floating_point() else x
@@ -32,7 +32,7 @@ def in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = pytree.tree_map_only(Tensor, _wider, (args, kwargs))
+        args, kwargs = pytree.tree_map_only(Tensor, wider, (args, kwargs))
         return function(*args, **kwargs)
 
     return wrapper
@@ -48,7 +48,7 @@ def _promoted(function: Callable[..., Any], convert: Callable[[Tensor], Tensor],
     # Integers that the reference would promote to the default dtype are promoted to this precision instead.
     args, kwargs = pytree.tree_map_only(Tensor, convert, (case.args, case.kwargs))
     before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64 if convert is _wider else torch.float32)
+    torch.set_default_dtype(torch.float64 if convert is wider else torch.float32)
     try:
         return function(*args, **kwargs)
     finally:
@@ -77,7 +77,7 @@ def expected_result(reference: Callable[..., Any], case: Case) -> Any:
     Computed in float32 for cases at the limits of the range (``Case.precise``).
     """
     native = reference(*case.args, **case.kwargs)
-    values = _promoted(reference, _wider if case.precise else _in_float32, case)
+    values = _promoted(reference, wider if case.precise else _in_float32, case)
     return pytree.tree_map(
         lambda n, v: rounded_once(v, n.dtype) if n.is_floating_point() or n.is_complex() else n,
         native,
@@ -92,7 +92,7 @@ def _largest(x: Tensor) -> float:
     return finite.max().item() if finite.numel() else 0.0
 
 
-def _scale(expected: Tensor, operands: Sequence[Tensor]) -> float:
+def scale_of(expected: Tensor, operands: Sequence[Tensor]) -> float:
     """Returns the scale of atol: the sample's largest result, or, if terms may have cancelled in it, the largest
     operand. The latter if an operand or the result has few different values, or if all results are smaller than a unit
     in the last place of numbers like the operands."""
@@ -147,7 +147,7 @@ def assert_close(
     coarser = expected.dtype
     if dtype is not None and _is_floating(expected):
         coarser = max(dtype, coarser, key=lambda dtype: torch.finfo(dtype).eps)
-    rtol, atol = tolerance(name, coarser, gradient, _scale(expected, operands))
+    rtol, atol = tolerance(name, coarser, gradient, scale_of(expected, operands))
     wrong = ~_is_close(actual, expected, rtol, terms * atol)
     if not wrong.any():
         return
@@ -275,9 +275,9 @@ def check_gradient(
     wanted = [x for x in inputs if _is_floating(x)]
     if not wanted:
         raise ValueError(f"case {case.name!r} has no floating-point or complex tensor")
-    wide = pytree.tree_map_only(Tensor, _wider, (case.args, case.kwargs))
+    wide = pytree.tree_map_only(Tensor, wider, (case.args, case.kwargs))
     for layout, cotangent in cotangents(native):
-        expected = _gradients(reference, wide, _wider(cotangent))
+        expected = _gradients(reference, wide, wider(cotangent))
         on_device = to_device((case.args, case.kwargs), device)
         actual = _gradients(op, on_device, to_device(cotangent, device))
         for i, (a, e, x) in enumerate(zip(actual, expected, wanted, strict=True)):

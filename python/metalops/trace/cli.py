@@ -1,4 +1,4 @@
-"""`python -m metalops replay`: runs the launches of a trace again."""
+"""`python -m metalops replay`: runs the launches of a trace, or a call that differed from the CPU, again."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 
+from .._compare import file
 from ..debug import SanitizerError
 from .format import Trace, TraceError, load
 from .replay import DEVICES, Device, Row, copy_rate, replay
@@ -21,7 +22,8 @@ def main(arguments: list[str]) -> int:
     ran."""
     parser = argparse.ArgumentParser(
         prog="python -m metalops replay",
-        description="Runs the launches of a trace (metalops.debug.capture) again.",
+        description="Runs the launches of a trace (metalops.debug.capture) again, or the call that differs from the "
+        "CPU (metalops.debug.compare).",
     )
     parser.add_argument("trace", help="the file")
     parser.add_argument("--device", choices=sorted(DEVICES), default="host")
@@ -35,6 +37,12 @@ def main(arguments: list[str]) -> int:
         "--sanitize", choices=sorted(_HOST_SANITIZERS), help="run under this sanitizer"
     )
     options = parser.parse_args(arguments)
+    try:
+        if file.is_comparison(options.trace):
+            return _compared(options)
+    except OSError as error:
+        print(f"metalops replay: {error}", file=sys.stderr)
+        return 2
     if options.sanitize is not None:
         return _sanitized(options)
     try:
@@ -56,6 +64,19 @@ def main(arguments: list[str]) -> int:
     except (TraceError, RuntimeError) as error:
         print(f"metalops replay: {str(error).splitlines()[0]}", file=sys.stderr)
         return 2
+
+
+def _compared(options: argparse.Namespace) -> int:
+    """Runs the call of a comparison again."""
+    from .._compare import replay
+
+    if options.device != "host" or options.time or options.sanitize is not None:
+        print(
+            f"metalops replay: {options.trace} is a comparison with the CPU, which takes no --device, --time or --sanitize",
+            file=sys.stderr,
+        )
+        return 2
+    return replay.main(options.trace)
 
 
 def _replayed(trace: Trace, device: Device, options: argparse.Namespace) -> int:

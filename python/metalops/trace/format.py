@@ -1,27 +1,23 @@
-"""The file of a trace: a ZIP archive of trace.json, the Metal sources and the contents of memory.
+"""The file of a trace: an archive (archive.py) of trace.json, the Metal sources and the contents of memory.
 
-Sources and contents are named after their SHA-256, so equal ones are stored once, and another member of the archive is
-the SHA-256 of trace.json: damage is noticed. schema.py reads what passes. A trace is data: loading one runs nothing.
-(Replaying it runs its kernels.)
+schema.py reads what passes. A trace is data: loading one runs nothing. (Replaying it runs its kernels.)
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import os
 import textwrap
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from . import schema
+from . import archive, schema
 
 VERSION = 2
 _KIND = "metalops trace"
-_DOCUMENT, _DIGEST = "trace.json", "trace.json.sha256"
-_LONGEST = 2**28  # bytes of trace.json and of a source
+_DOCUMENT = "trace.json"
 
 
 class TraceError(ValueError):
@@ -125,7 +121,6 @@ class Trace:
 
 def save(trace: Trace, path: str | os.PathLike) -> None:
     """Writes a trace; leaves nothing at the path on failure."""
-    path = os.fspath(path)
     document = {
         "kind": _KIND,
         "version": VERSION,
@@ -133,18 +128,7 @@ def save(trace: Trace, path: str | os.PathLike) -> None:
         "memories": [_plain(m) for m in trace.memories],
         "events": [{type(e).__name__.lower(): _plain(e)} for e in trace.events],
     }
-    temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
-            text = json.dumps(document).encode()
-            archive.writestr(_DOCUMENT, text)
-            archive.writestr(_DIGEST, hashlib.sha256(text).hexdigest())
-            for name, data in trace.blobs.items():
-                archive.writestr(name, data)
-        os.replace(temporary, path)
-    finally:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
+    archive.save(path, _DOCUMENT, document, trace.blobs)
 
 
 def _plain(record: Memory | Write | Argument | BoundTexture | Launch) -> dict:
@@ -167,8 +151,8 @@ def load(path: str | os.PathLike) -> Trace:
     path = os.fspath(path)
     with open(path, "rb") as stream:
         try:
-            with zipfile.ZipFile(stream) as archive:
-                return _read(archive, path)
+            with zipfile.ZipFile(stream) as opened:
+                return _read(opened, path)
         except TraceError:
             raise
         except schema.Misfit as error:
@@ -181,49 +165,32 @@ def load(path: str | os.PathLike) -> Trace:
             ) from None
 
 
-def _read(archive: zipfile.ZipFile, path: str) -> Trace:
-    text = _member(archive, _DOCUMENT, _LONGEST)
-    document = json.loads(text)
+def _read(opened: zipfile.ZipFile, path: str) -> Trace:
+    document = archive.document(opened, _DOCUMENT)
     if not isinstance(document, dict) or document.get("kind") != _KIND:
         raise TraceError(f"{path} is not a trace of metalops")
     if document.get("version") != VERSION:
         raise TraceError(
             f"{path} is of version {str(document.get('version'))[:20]} of the format; this metalops reads version {VERSION}"
         )
-    if _member(archive, _DIGEST, 64) != hashlib.sha256(text).hexdigest().encode():
+    if not archive.is_as_written(opened, _DOCUMENT):
         raise TraceError(f"{path} is damaged: {_DOCUMENT} is not as it was written")
     description = schema.description(document)
     blobs = {}
     for name, sizes in description.blobs.items():
-        try:
-            size = archive.getinfo(name).file_size
-        except KeyError:
-            raise schema.Misfit(f"it lacks the contents {name}") from None
+        size = archive.size(opened, name)
         for expected, what in sizes:
-            if expected is None and size > _LONGEST:
+            if expected is None and size > archive.LONGEST:
                 raise schema.Misfit(f"{what} has {size} bytes")
             if expected is not None and size != expected:
                 raise schema.Misfit(f"{what} has {expected} bytes, its contents have {size}")
-        blobs[name] = _member(archive, name, size)
-        if hashlib.sha256(blobs[name]).hexdigest() != name:
-            raise schema.Misfit(f"the contents {name} are not as they were written")
+        blobs[name] = archive.contents(opened, name)
     return Trace(
         [Memory(**m) for m in description.memories],
         [_event(kind, fields) for kind, fields in description.events],
         blobs,
         description.made_by,
     )
-
-
-def _member(archive: zipfile.ZipFile, name: str, largest: int) -> bytes:
-    """Returns the bytes of a member, at most as many as its entry says."""
-    if archive.getinfo(name).file_size > largest:
-        raise schema.Misfit(f"{name} has {archive.getinfo(name).file_size} bytes")
-    with archive.open(name) as stream:
-        data = stream.read(largest + 1)
-        if len(data) > largest:
-            raise schema.Misfit(f"{name} has more than {largest} bytes")
-    return data
 
 
 def _event(kind: str, fields: dict) -> Write | Launch:
