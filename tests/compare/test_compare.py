@@ -9,13 +9,16 @@ import pytest
 import torch
 from metalops._compare import arguments
 from metalops.debug import DifferenceError, compare
+from metalops.testing.faults import replaced
 from torch import nn
-
-from .planted import doubled, planted
 
 pytestmark = pytest.mark.skipif(
     not metalops._is_software, reason="faults are planted in the stand-ins of the software device"
 )
+
+
+def doubled(kernel, *args, **kwargs):
+    return kernel(*args, **kwargs) * 2
 
 
 def found(function, **options):
@@ -27,7 +30,7 @@ def found(function, **options):
 
 def test_the_first_difference_is_raised():
     a = torch.randn(4, 3, device="mps")
-    with planted("mm", doubled), pytest.raises(DifferenceError) as error, compare():
+    with replaced("mm", doubled), pytest.raises(DifferenceError) as error, compare():
         torch.mm(a.t(), a)
     difference = error.value.difference
     assert difference.operator == "aten::mm"
@@ -54,7 +57,7 @@ def test_right_operators_agree():
 
 def test_differences_are_collected():
     a = torch.randn(3, 3, device="mps")
-    with planted("mm", doubled):
+    with replaced("mm", doubled):
         differences = found(lambda: (a @ a, a + 1, a @ a))
     assert [(d.operator, d.call) for d in differences] == [("aten::mm", 1), ("aten::mm", 3)]
 
@@ -94,7 +97,7 @@ def only_the_third(name, right):
 
 def test_modules_are_named_in_the_forward_pass():
     model = Model().to("mps")
-    with planted("addmm", only_the_third("addmm", doubled)):
+    with replaced("addmm", only_the_third("addmm", doubled)):
         (difference,) = found(lambda: model(torch.randn(2, 4, device="mps")))
     assert (difference.module, difference.backward) == ("layers.2.self_attn", False)
 
@@ -109,7 +112,7 @@ def test_modules_are_named_in_the_backward_pass():
         return (of_x + len(calls) // 3 % 2, *others)
 
     calls = []
-    with planted("native_layer_norm_backward", wrong):
+    with replaced("native_layer_norm_backward", wrong):
         (difference,) = found(lambda: model(x).square().sum().backward())
     assert (difference.module, difference.backward) == ("layers.0.norm", True)
     assert difference.operator == "aten::native_layer_norm_backward"
@@ -119,13 +122,13 @@ def test_modules_are_named_in_the_backward_pass():
 def test_a_difference_in_the_backward_pass_is_raised_by_backward():
     x = torch.randn(3, 3, device="mps", requires_grad=True)
     loss = torch.tanh(x).sum()
-    with planted("tanh_backward", doubled), compare(), pytest.raises(DifferenceError):
+    with replaced("tanh_backward", doubled), compare(), pytest.raises(DifferenceError):
         loss.backward()
 
 
 def test_names_are_those_in_the_model_that_is_given():
     model = Model().to("mps")
-    with planted("addmm", only_the_third("addmm", doubled)):
+    with replaced("addmm", only_the_third("addmm", doubled)):
         (difference,) = found(
             lambda: [block(torch.randn(2, 4, device="mps")) for block in model.layers], model=model
         )
@@ -146,7 +149,7 @@ def test_modules_in_a_checkpoint_are_named():
         calls.append(1)
         return kernel(*args, **kwargs) + len(calls) // 5 % 2
 
-    with planted("addmm", wrong):
+    with replaced("addmm", wrong):
         differences = found(run)
     assert (differences[0].module, differences[0].backward) == ("layers.1.self_attn", True)
 
@@ -159,7 +162,7 @@ def test_operators_in_place_are_compared():
         return kernel(x, *args, **kwargs).add_(1)
 
     x = torch.ones(4, 6, device="mps").t()[::2]
-    with planted("addcmul_", wrong):
+    with replaced("addcmul_", wrong):
         (difference,) = found(lambda: x.addcmul_(x, x))
     assert difference.result == "the result"
     assert difference.mismatch.wrong == x.numel()
@@ -172,7 +175,7 @@ def test_writing_beside_the_elements_of_a_view_is_found():
         x.as_strided((3, 1), (8, 1), 3).zero_()  # between the elements
         return kernel(x, *args)
 
-    with planted("clamp_", wrong):
+    with replaced("clamp_", wrong):
         (difference,) = found(lambda: whole[:, ::2].clamp_(2))
     assert "that are between those of the view" in str(difference)
 
@@ -182,7 +185,7 @@ def test_out_is_compared():
         return kernel(a, b, out=out).mul_(2)
 
     a, out = torch.randn(3, 3, device="mps"), torch.empty(3, 3, device="mps")
-    with planted("mm.out", wrong):
+    with replaced("mm.out", wrong):
         (difference,) = found(lambda: torch.mm(a, a, out=out))
     assert difference.operator == "aten::mm.out"
 
@@ -194,7 +197,7 @@ def test_views_are_read_as_they_lie():
         return kernel(x.as_strided(x.shape, (x.shape[1], 1)), *args)
 
     x = torch.randn(5, 3, device="mps")
-    with planted("cumsum", wrong):
+    with replaced("cumsum", wrong):
         assert found(lambda: x.cumsum(0)) == []
         (difference,) = found(lambda: torch.randn(3, 5, device="mps").t()[:, :2].cumsum(0))
     assert "strides (1, 5)" in difference.arguments[0]
@@ -212,13 +215,13 @@ def test_lists_of_tensors_are_compared():
         tensors[1].add_(1)
 
     xs = [torch.ones(2, device="mps") for _ in range(3)]
-    with planted("_foreach_mul_.Scalar", wrong):
+    with replaced("_foreach_mul_.Scalar", wrong):
         (difference,) = found(lambda: torch._foreach_mul_(xs, 2.0))
     assert difference.result == "self[1]"
 
 
 def test_tensors_that_are_made_on_mps_are_compared():
-    with planted("arange.start_out", lambda kernel, *args, out: kernel(*args, out=out).add_(1)):
+    with replaced("arange.start_out", lambda kernel, *args, out: kernel(*args, out=out).add_(1)):
         differences = found(lambda: torch.arange(5, device="mps"))
     assert [d.operator for d in differences] == ["aten::arange"] or differences
 
@@ -232,7 +235,7 @@ def test_autocast_is_compared_in_its_dtype():
             layer(x)
 
     assert found(run) == []
-    with planted("addmm", doubled):
+    with replaced("addmm", doubled):
         (difference,) = found(run)
     assert "float16" in difference.arguments[1]
 
@@ -240,14 +243,14 @@ def test_autocast_is_compared_in_its_dtype():
 def test_composite_operators_are_compared_in_their_parts_in_inference_mode():
     layer = nn.Linear(8, 8).to("mps")
     x = torch.randn(4, 8, device="mps")
-    with planted("addmm", doubled), torch.inference_mode():
+    with replaced("addmm", doubled), torch.inference_mode():
         (difference,) = found(lambda: layer(x))
     assert difference.operator in ("aten::addmm", "aten::linear")
 
 
 def test_shapes_and_dtypes_are_compared():
     x = torch.randn(3, device="mps")
-    with planted("cumsum", lambda kernel, *args, **_: kernel(*args).half()):
+    with replaced("cumsum", lambda kernel, *args, **_: kernel(*args).half()):
         (difference,) = found(lambda: x.cumsum(0))
     assert difference.mismatch.problem == "dtype torch.float16, on the CPU torch.float32"
 
@@ -259,7 +262,7 @@ def test_any_index_of_equal_values_is_right():
         return kernel(x, dim, keepdim) + shift[0]
 
     shift = [1]
-    with planted("argmax", other):
+    with replaced("argmax", other):
         assert found(lambda: x.argmax()) == []
         shift[0] = -1
         assert len(found(lambda: x.argmax())) == 1
@@ -317,7 +320,7 @@ def test_properties_of_random_results_are_checked(name, wrong, call, problem):
     with compare() as comparison:
         call()
     assert comparison.checked[f"aten::{name}"] == 1
-    with planted(name, wrong):
+    with replaced(name, wrong):
         (difference,) = found(call)
     assert difference.mismatch.problem == problem
 
@@ -330,7 +333,7 @@ def test_another_order_of_a_sum_is_no_difference():
         return kernel(x[::2], *args) + kernel(x[1::2], *args)
 
     x = torch.randn(100_000, device="mps") * 100
-    with planted("sum", by_halves), planted("sum.dim_IntList", by_halves):
+    with replaced("sum", by_halves), replaced("sum.dim_IntList", by_halves):
         assert found(lambda: x.sum()) == []
 
 
@@ -339,10 +342,10 @@ def test_products_that_lack_a_term_differ():
         return kernel(a[:, :-1], b[:-1])
 
     a = torch.randn(8, 2000, device="mps")
-    with planted("mm", short):
+    with replaced("mm", short):
         assert found(lambda: a @ a.t())
     half = a.half()
-    with planted("mm", short):
+    with replaced("mm", short):
         assert found(lambda: half @ half.t())
 
 
@@ -416,7 +419,7 @@ def test_a_decorated_function_is_compared():
         return product(a, depth - 1) if depth else a @ a
 
     a = torch.randn(3, 3, device="mps")
-    with planted("mm", doubled):
+    with replaced("mm", doubled):
         product(a)
         product(a)
         a @ a  # outside

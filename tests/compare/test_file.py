@@ -8,18 +8,21 @@ import pytest
 import torch
 from metalops._compare import file
 from metalops.debug import compare
+from metalops.testing.faults import replaced
 from metalops.trace import archive
 from metalops.trace.cli import main
-
-from .planted import doubled, planted
 
 pytestmark = pytest.mark.skipif(
     not metalops._is_software, reason="faults are planted in the stand-ins of the software device"
 )
 
 
+def doubled(kernel, *args, **kwargs):
+    return kernel(*args, **kwargs) * 2
+
+
 def recorded(path, name, wrong, call):
-    with planted(name, wrong), compare(path=path, halt=False) as comparison:
+    with replaced(name, wrong), compare(path=path, halt=False) as comparison:
         call()
     (difference,) = comparison.differences
     return difference
@@ -47,7 +50,7 @@ def test_a_call_differs_again_where_the_fault_is_and_not_elsewhere(name, path, c
     operator, wrong, call = CALLS[name]
     difference = recorded(path, operator, wrong, call)
     assert difference.path == str(path)
-    with planted(operator, wrong):
+    with replaced(operator, wrong):
         assert main([str(path)]) == 1
     again = capsys.readouterr().out.partition("here, with")[2]
     assert again.count(f"aten::{operator}") >= 1 and "are wrong" in again
@@ -65,14 +68,14 @@ def test_random_operators_draw_what_they_drew(path, capsys):
     weights = torch.ones(1000, device="mps")
     weights[1] = 0
     recorded(path, "multinomial", wrong, lambda: weights.multinomial(5))
-    with planted("multinomial", wrong):
+    with replaced("multinomial", wrong):
         main([str(path)])
     assert torch.equal(*drawn)
 
 
 def test_the_first_difference_is_kept(path):
     a = torch.ones(2, 2, device="mps")
-    with planted("mm", doubled), planted("sin", doubled), compare(path=path, halt=False):
+    with replaced("mm", doubled), replaced("sin", doubled), compare(path=path, halt=False):
         a.sin()
         a @ a
     assert file.load(path).call.operator == "aten::sin"

@@ -8,6 +8,7 @@ case, device)`` for each of ``elementwise_cases(...)``.
 
 from __future__ import annotations
 
+from . import faults
 from .checks import (
     assert_close,
     check_forward,
@@ -31,6 +32,7 @@ __all__ = [
     "check_inplace",
     "check_out",
     "elementwise_cases",
+    "faults",
     "in_float64",
     "layouts",
     "make",

@@ -1,0 +1,181 @@
+"""metalops.debug.compare() finds each fault that users reported in a small transformer, and names module and operator."""
+
+import metalops
+import pytest
+import torch
+from metalops.debug import compare
+from metalops.testing.faults import FAULTS, planted, replaced
+from torch import nn
+
+pytestmark = pytest.mark.skipif(
+    not metalops._is_software, reason="faults are planted in the stand-ins of the software device"
+)
+
+HIDDEN, HEADS = 16, 2
+
+
+class Attention(nn.Module):
+    """Scores by baddbmm into memory that is not initialised, as in several published models."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(HIDDEN, 3 * HIDDEN)
+        self.out = nn.Linear(HIDDEN, HIDDEN)
+
+    def forward(self, x):
+        rows = x.shape[0]
+        q, k, v = self.qkv(x).view(rows, 3, HEADS, -1).permute(1, 2, 0, 3)
+        memory = torch.full((HEADS, rows, rows), torch.nan, device=x.device)
+        scores = torch.baddbmm(memory, q, k.mT, beta=0, alpha=HIDDEN**-0.5)
+        mixed = torch.bmm(scores.softmax(-1), v)
+        return self.out(mixed.transpose(0, 1).reshape(rows, HIDDEN))
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(HIDDEN)
+        self.self_attn = Attention()
+        self.mlp = nn.Sequential(nn.Linear(HIDDEN, 32), nn.GELU(), nn.Linear(32, HIDDEN))
+
+    def forward(self, x):
+        x = x + self.self_attn(self.norm(x))
+        return x + self.mlp(x)
+
+
+class Head(nn.Module):
+    """Logits in every other column of a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(HIDDEN, 8))
+
+    def forward(self, x):
+        buffer = torch.zeros(x.shape[0], 16, device=x.device)
+        with torch.no_grad():
+            torch.mm(x, self.weight, out=buffer[:, ::2])
+        return buffer[:, ::2] + torch.mm(x, self.weight) * 0.5
+
+
+class Sampler(nn.Module):
+    """Draws by the largest of exponential races, and by multinomial from the best two."""
+
+    def forward(self, logits):
+        best = logits.detach().nan_to_num().softmax(-1)
+        best = torch.where(best >= best.topk(2).values[:, -1:], best, 0.0)
+        races = torch.empty_like(best).exponential_()
+        return best.multinomial(1), races
+
+
+class Average(nn.Module):
+    """A running average in the layout of a transposed weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("average", torch.ones(8, HIDDEN).t())
+
+    def forward(self, weight):
+        return self.average.addcmul_(weight.detach(), weight.detach(), value=0.1)
+
+
+class Transformer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(2))
+        self.head, self.sampler, self.average = Head(), Sampler(), Average()
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        logits = self.head(x)
+        self.average(self.head.weight)
+        return logits, self.sampler(logits)
+
+
+# The module and the operator that the first difference is in.
+WHERE = {
+    "linear-bias-rows": ("layers.0.self_attn.qkv", "aten::addmm"),
+    "bmm-depth": ("layers.0.self_attn", "aten::bmm"),
+    "baddbmm-depth": ("layers.0.self_attn", "aten::baddbmm"),
+    "baddbmm-beta": ("layers.0.self_attn", "aten::baddbmm"),
+    "mm-allocation": ("head", "aten::mm"),
+    "mm-out": ("head", "aten::mm.out"),
+    "multinomial-zero": ("sampler", "aten::multinomial"),
+    "exponential-zero": ("sampler", "aten::exponential_"),
+    "addcmul-strided": ("average", "aten::addcmul_"),
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    model = Transformer().to("mps")
+    # A copy to the device makes it contiguous.
+    model.average.average = torch.ones(8, HIDDEN, device="mps").t()
+    return model
+
+
+def differences(model):
+    x = torch.randn(6, HIDDEN, device="mps")
+    with compare(halt=False) as comparison:
+        logits, _ = model(x)
+        logits.square().mean().backward()
+    assert comparison.compared > 60
+    return comparison.differences
+
+
+def test_nothing_is_found_where_there_is_no_fault(model):
+    assert differences(model) == []
+
+
+def test_every_fault_has_its_place_in_the_model():
+    assert set(WHERE) == set(FAULTS)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_fault_is_found_where_it_is(name, model):
+    with planted(name, limit=4):
+        first = differences(model)[0]
+    assert (first.module, first.operator) == WHERE[name]
+    assert not first.backward
+
+
+# Small calls that are wrong with the fault's own limit, or right below it.
+OWN_LIMITS = {
+    "linear-bias-rows": lambda n: torch.addmm(torch.ones(1, device="mps"), torch.arange(1.0, n + 1, device="mps")[:, None], torch.ones(1, 1, device="mps")),
+    "bmm-depth": lambda n: torch.bmm(torch.ones(1, 1, n, device="mps"), torch.ones(1, n, 1, device="mps")),
+    "baddbmm-depth": lambda n: torch.baddbmm(torch.ones(1, device="mps"), torch.ones(1, 1, n, device="mps"), torch.ones(1, n, 1, device="mps")),
+    "mm-allocation": lambda n: torch.mm(torch.ones(1, n, device="mps"), torch.ones(n, 1, device="mps")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OWN_LIMITS)
+def test_faults_begin_where_they_were_reported(name):
+    limit = FAULTS[name].limit
+    first = limit + 1 if name == "linear-bias-rows" else limit
+    with planted(name), compare(halt=False) as comparison:
+        OWN_LIMITS[name](first - 1)
+        assert comparison.differences == []
+        OWN_LIMITS[name](first)
+    assert len(comparison.differences) == 1
+
+
+def test_faults_end_with_the_block():
+    a = torch.ones(3, 3, device="mps")
+    with planted("mm-allocation", limit=1):
+        assert not torch.equal(a @ a, a * 3)
+    assert torch.equal(a @ a, a * 3)
+
+
+def test_kernels_are_replaced_one_over_the_other():
+    """The kernel that a fault is put before is the one that the operator has again."""
+    x = torch.ones(3, device="mps")
+    with replaced("sin", lambda kernel, x: kernel(x) + 1), replaced("sin", lambda kernel, x: kernel(x) * 2):  # fmt: skip
+        torch.testing.assert_close(x.sin(), (x.cpu().sin() + 1).to("mps") * 2)
+    torch.testing.assert_close(x.sin().cpu(), x.cpu().sin())
+
+
+def test_unknown_faults_are_rejected():
+    with pytest.raises(ValueError, match="no fault 'nonsense'; there are linear-bias-rows"):
+        with planted("nonsense"):
+            pass
