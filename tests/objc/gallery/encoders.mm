@@ -25,10 +25,6 @@ TEST(threadgroup_memory_and_offsets) {
   NSUInteger offsets[] = {0, 0};
   [encoder setBuffers:both offsets:offsets withRange:NSMakeRange(0, 2)];
   [encoder setBufferOffset:4 * sizeof(float) atIndex:0];
-  RAISES("-[MTLComputeCommandEncoder dispatchThreadgroups:threadsPerThreadgroup:]: Metal kernel "
-         "'sums' has the threadgroup argument 'partial'",
-         [encoder dispatchThreadgroups:MTLSizeMake(2, 1, 1)
-                 threadsPerThreadgroup:MTLSizeMake(32, 1, 1)]);
   [encoder setThreadgroupMemoryLength:32 * sizeof(float) atIndex:0];
   [encoder dispatchThreadgroups:MTLSizeMake(2, 1, 1) threadsPerThreadgroup:MTLSizeMake(32, 1, 1)];
   [encoder memoryBarrierWithScope:MTLBarrierScopeBuffers];
@@ -36,6 +32,20 @@ TEST(threadgroup_memory_and_offsets) {
   [buffer commit];
   EQUAL(floats(out)[0], 32 * 4 + 31 * 32 / 2);
   EQUAL(floats(out)[1], 32 * 36 + 31 * 32 / 2);
+}
+
+// As for kernels that do not use the argument, which Metal runs unless it validates.
+TEST(threadgroup_memory_without_a_length_is_what_is_left) {
+  id<MTLCommandBuffer> buffer = commands();
+  id<MTLComputeCommandEncoder> encoder = [buffer computeCommandEncoder];
+  id<MTLBuffer> in = counting(1024), out = counting(1);
+  [encoder setComputePipelineState:pipeline(@"sums")];
+  [encoder setBuffer:in offset:0 atIndex:0];
+  [encoder setBuffer:out offset:0 atIndex:1];
+  [encoder dispatchThreadgroups:MTLSizeMake(1, 1, 1) threadsPerThreadgroup:MTLSizeMake(1024, 1, 1)];
+  [encoder endEncoding];
+  [buffer commit];
+  EQUAL(floats(out)[0], 1023 * 1024 / 2);
 }
 
 TEST(indirect_numbers_of_threadgroups) {

@@ -3,6 +3,7 @@
 #include <metal/encoder.h>
 #include <metal/streams.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <optional>
@@ -136,7 +137,6 @@ void bind(Encoder& encoder, const ComputeEncoder& from) {
       encoder.set_buffer(index, one.place.memory + one.offset, one.place.bytes - one.offset);
     }
   }
-  encoder.set_threadgroup_bytes(from.threadgroup);
 }
 
 template <std::map<UInteger, Strong> ComputeEncoder::* table, auto check, size_t limit>
@@ -158,7 +158,7 @@ void set_objects(ComputeEncoder* self, SEL method, const id* objects, Range rang
 }
 
 // Binds the textures and samplers that a kernel takes.
-void bind_textures(Encoder& encoder, ComputeEncoder* from, const exec::Kernel& kernel, SEL method) {
+void bind_handles(Encoder& encoder, ComputeEncoder* from, const exec::Kernel& kernel, SEL method) {
   for (uint32_t i = 0; i < kernel.argument_count; ++i) {
     const msl::abi::Argument& argument = kernel.arguments[i];
     if (argument.kind != msl::abi::ArgumentKind::kTexture) continue;
@@ -176,22 +176,43 @@ void bind_textures(Encoder& encoder, ComputeEncoder* from, const exec::Kernel& k
 }
 
 // Says what torch's classes, for which Encoder has its messages, lack.
-void check_lengths(ComputeEncoder* self, SEL method, const Pipeline& pipeline) {
-  const exec::Kernel& kernel = *pipeline.described;
-  TORCH_CHECK_NOT_IMPLEMENTED(!pipeline.takes_tensors, "Metal kernel '", kernel.name,
+void check_tensors(const exec::Kernel& kernel, bool takes_tensors) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!takes_tensors, "Metal kernel '", kernel.name,
                               "' takes tensors, which programs in Objective-C cannot bind on the "
                               "software Metal device");
+}
+
+// Returns the lengths of a kernel's threadgroup arguments. Programs leave out those of arguments
+// that a kernel does not use, which only Metal's API validation rejects: they share what is left of
+// a threadgroup's memory, so that a kernel that does use them stays within it.
+Lengths lengths_for(const ComputeEncoder* self, const exec::Kernel& kernel, SEL method) {
+  Lengths lengths = self->threadgroup;
+  std::vector<uint32_t> missing;
+  uint32_t used = kernel.static_threadgroup_bytes;
   for (uint32_t i = 0; i < kernel.argument_count; ++i) {
     const msl::abi::Argument& argument = kernel.arguments[i];
     if (argument.kind != msl::abi::ArgumentKind::kThreadgroup) continue;
-    if (self->threadgroup[argument.index] != 0) continue;
-    validation::report_unbound(
-        kernel.name,
-        c10::str(" has the threadgroup argument '", argument.name,
-                 "', whose length setThreadgroupMemoryLength:atIndex: has to set at index ",
-                 argument.index),
-        call_of(self, method));
+    used += lengths[argument.index];
+    if (lengths[argument.index] == 0) missing.push_back(argument.index);
   }
+  if (missing.empty()) return lengths;
+  const std::string what = c10::str(
+      " has a threadgroup argument at index ", missing[0],
+      ", whose length setThreadgroupMemoryLength:atIndex: did not set");
+  if (validation::is_enabled()) validation::report_unbound(kernel.name, what, call_of(self, method));
+  TORCH_WARN_ONCE("Metal kernel '", kernel.name, "'", what, ". Metal's API validation rejects it");
+  constexpr uint32_t kMost = msl::abi::kMaxThreadgroupBytes, kAlignment = 16;
+  const uint32_t each =
+      (used < kMost ? kMost - used : 0) / missing.size() / kAlignment * kAlignment;
+  for (const uint32_t index : missing) lengths[index] = std::max(each, kAlignment);
+  return lengths;
+}
+
+void bind_arguments(Encoder& encoder, ComputeEncoder* from, const exec::Kernel& kernel,
+                    SEL method) {
+  bind(encoder, *from);
+  encoder.set_threadgroup_bytes(lengths_for(from, kernel, method));
+  bind_handles(encoder, from, kernel, method);
 }
 
 // Checks what is bound to the arguments, and the size of threadgroups.
@@ -250,7 +271,7 @@ const Pipeline& pipeline_for(ComputeEncoder* self, SEL method) {
   TORCH_CHECK(self->pipeline.get() != nullptr, written(self, method),
               ": no compute pipeline state was set");
   const auto& state = *static_cast<PipelineState*>(self->pipeline.get());
-  check_lengths(self, method, *state.pipeline);
+  check_tensors(*state.pipeline->described, state.pipeline->takes_tensors);
   return *state.pipeline;
 }
 
@@ -261,15 +282,13 @@ void dispatch(ComputeEncoder* self, SEL method, Threads threads, Size group) {
   if (validation::is_enabled()) buffer->check_order(work_of(self, *pipeline.described));
   if (buffer->life.is_of_stream) {
     Encoder encoder;
-    bind(encoder, *self);
-    bind_textures(encoder, self, *pipeline.described, method);
+    bind_arguments(encoder, self, *pipeline.described, method);
     const OwnWork own;
     encoder.dispatch(pipeline.kernel(), threads, threads_of(group));
     return;
   }
   auto encoder = std::make_shared<Encoder>();
-  bind(*encoder, *self);
-  bind_textures(*encoder, self, *pipeline.described, method);
+  bind_arguments(*encoder, self, *pipeline.described, method);
   encoder->check_dispatch(*pipeline.described, threads, threads_of(group));
   buffer->add([encoder, state = self->pipeline, buffers = self->table, textures = self->textures,
                threads, group] {
@@ -288,8 +307,7 @@ void dispatch_indirect(ComputeEncoder* self, SEL method, id buffer, UInteger off
   validation::check_word_offset(offset, call_of(self, method));
   if (validation::is_enabled()) self->commands()->check_order(work_of(self, kernel));
   auto encoder = std::make_shared<Encoder>();
-  bind(*encoder, *self);
-  bind_textures(*encoder, self, kernel, method);
+  bind_arguments(*encoder, self, kernel, method);
   const auto run = [encoder, state = self->pipeline, buffers = self->table,
                     textures = self->textures, place, offset, group] {
     const OwnWork own;
