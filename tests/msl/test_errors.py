@@ -313,3 +313,17 @@ def test_an_error_in_a_kernel_with_a_barrier_is_said_once():
         msl.compile_source("#include <metal_stdlib>\n" + text)
     assert str(raised.value).count("error:") == 1
     assert raised.value.__context__ is None and raised.value.__cause__ is None
+
+
+@pytest.mark.parametrize("name", ["filter", "mag_filter", "min_filter"])
+def test_bicubic_filters_are_refused(name):
+    check(
+        f"{HEADER}constexpr sampler s({name}::bicubic, address::repeat);\nkernel void k(device float* out) {{ out[0] = 1; }}\n",
+        f"{name}::bicubic",
+        "bicubic filters of samplers are not supported",
+    )
+
+
+def test_the_word_bicubic_is_the_programs():
+    source = "enum class kind { linear, bicubic };\nkernel void k(device int* out) { out[0] = int(kind::bicubic); }\n"
+    assert "k(" in msl.emit_source(HEADER + source)

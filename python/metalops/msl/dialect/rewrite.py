@@ -8,7 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..analysis.calls import CallGraph
-from ..analysis.program import Program, declared_identifier, name_of, parameter_ranges
+from ..analysis.program import (
+    Program,
+    ProgramError,
+    declared_identifier,
+    name_of,
+    parameter_ranges,
+)
 from .address_spaces import AddressSpaces
 from .duplicates import remove_duplicates
 from .edits import Edits
@@ -16,6 +22,8 @@ from .expressions import Expressions
 from .function_constants import Derived, FunctionConstants
 
 _VECTOR_WIDTH = re.compile(r"\b(?:packed_)?vec\s*<[^<>]*,\s*([A-Za-z_]\w*)\s*>")
+
+_BICUBIC = re.compile(r"\b(?:mag_|min_)?filter\s*::\s*bicubic\b")
 
 
 @dataclass
@@ -51,6 +59,7 @@ def rewrite(
     before_expressions: makes edits that must precede the copying of expressions' text. compiled_in: true if the values
     of function constants are compiled in. tensors_meet: see CallGraph.
     """
+    _refuse_bicubic_filters(program)
     calls = CallGraph(program, tensors_meet)
     rewritten = Rewritten(program, Edits(program.source.text), calls)
     _erase_attributes(rewritten)
@@ -67,6 +76,15 @@ def rewrite(
         rewritten.remove(head, node)
     remove_duplicates(rewritten)
     return rewritten
+
+
+def _refuse_bicubic_filters(program: Program) -> None:
+    found = _BICUBIC.search(program.source.masked)
+    if found is not None:
+        raise ProgramError(
+            "bicubic filters of samplers are not supported: sample with filter::linear, or read the texels",
+            found.start(),
+        )
 
 
 def _erase_attributes(rewritten: Rewritten) -> None:
