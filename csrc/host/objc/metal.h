@@ -55,6 +55,8 @@ inline void nothing_with_objects(id, SEL, const id*, UInteger) {}
 
 // ---- buffers
 
+constexpr UInteger kPrivateStorage = 2;  // MTLStorageModePrivate
+
 // The memory of a buffer, whether it is an object or the memory of a tensor. `keeper` keeps it.
 struct Place {
   char* memory = nullptr;

@@ -13,8 +13,6 @@ METALOPS_OBJC_CLASS(MetalopsMemory)
 namespace metalops::objc {
 namespace {
 
-constexpr UInteger kPrivate = 2;  // MTLStorageModePrivate
-
 std::atomic<size_t> allocated{0};
 
 struct Buffer : objc_object {
@@ -120,7 +118,7 @@ void define_buffers() {
       {
           {"contents",
            [](Buffer* self, SEL method) -> void* {
-             if (storage_mode(self, method) == kPrivate) return nullptr;
+             if (storage_mode(self, method) == kPrivateStorage) return nullptr;
              check_contents(self->memory, self, method);
              return self->memory;
            }},

@@ -185,7 +185,7 @@ void check_tensors(const exec::Kernel& kernel, bool takes_tensors) {
 // Returns the lengths of a kernel's threadgroup arguments. Programs leave out those of arguments
 // that a kernel does not use, which only Metal's API validation rejects: they share what is left of
 // a threadgroup's memory, so that a kernel that does use them stays within it.
-Lengths lengths_for(const ComputeEncoder* self, const exec::Kernel& kernel, SEL method) {
+Lengths lengths_for(ComputeEncoder* self, const exec::Kernel& kernel, SEL method) {
   Lengths lengths = self->threadgroup;
   std::vector<uint32_t> missing;
   uint32_t used = kernel.static_threadgroup_bytes;
@@ -196,10 +196,11 @@ Lengths lengths_for(const ComputeEncoder* self, const exec::Kernel& kernel, SEL 
     if (lengths[argument.index] == 0) missing.push_back(argument.index);
   }
   if (missing.empty()) return lengths;
-  const std::string what = c10::str(
-      " has a threadgroup argument at index ", missing[0],
-      ", whose length setThreadgroupMemoryLength:atIndex: did not set");
-  if (validation::is_enabled()) validation::report_unbound(kernel.name, what, call_of(self, method));
+  const std::string what =
+      c10::str(" has a threadgroup argument at index ", missing[0],
+               ", whose length setThreadgroupMemoryLength:atIndex: did not set");
+  if (validation::is_enabled())
+    validation::report_unbound(kernel.name, what, call_of(self, method));
   TORCH_WARN_ONCE("Metal kernel '", kernel.name, "'", what, ". Metal's API validation rejects it");
   constexpr uint32_t kMost = msl::abi::kMaxThreadgroupBytes, kAlignment = 16;
   const uint32_t each =

@@ -22,7 +22,7 @@ UInteger rounded(UInteger bytes, UInteger alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
-struct Descriptor : objc_object {
+struct HeapDescriptor : objc_object {
   UInteger size = 0;
   UInteger options = 2 << 4 | 1 << 8;  // private and untracked, Metal's defaults for heaps
   long type = kAutomatic;
@@ -115,31 +115,31 @@ UInteger largest_gap(Heap* self, SEL, UInteger alignment) {
   return largest;
 }
 
-void define_descriptor() {
-  define<Descriptor>(METALOPS_OBJC_SYMBOLS(MTLHeapDescriptor), &class_NSObject,
-                     {
-                         {"size", Accessors<&Descriptor::size>::get},
-                         {"setSize:", Accessors<&Descriptor::size>::set},
-                         {"storageMode", StorageMode<Descriptor>::get},
-                         {"setStorageMode:", StorageMode<Descriptor>::set},
-                         {"cpuCacheMode", CacheMode<Descriptor>::get},
-                         {"setCpuCacheMode:", CacheMode<Descriptor>::set},
-                         {"hazardTrackingMode", Tracking<Descriptor>::get},
-                         {"setHazardTrackingMode:", Tracking<Descriptor>::set},
-                         {"resourceOptions", Accessors<&Descriptor::options>::get},
-                         {"setResourceOptions:", Accessors<&Descriptor::options>::set},
-                         {"type", Accessors<&Descriptor::type>::get},
-                         {"setType:", Accessors<&Descriptor::type>::set},
-                         {"copy",
-                          [](Descriptor* self, SEL) -> id {
-                            auto* made = make<Descriptor>(&class_MTLHeapDescriptor);
-                            made->size = self->size;
-                            made->options = self->options;
-                            made->type = self->type;
-                            return made;
-                          }},
-                     },
-                     {}, {"NSCopying"});
+void define_heap_descriptor() {
+  define<HeapDescriptor>(METALOPS_OBJC_SYMBOLS(MTLHeapDescriptor), &class_NSObject,
+                         {
+                             {"size", Accessors<&HeapDescriptor::size>::get},
+                             {"setSize:", Accessors<&HeapDescriptor::size>::set},
+                             {"storageMode", StorageMode<HeapDescriptor>::get},
+                             {"setStorageMode:", StorageMode<HeapDescriptor>::set},
+                             {"cpuCacheMode", CacheMode<HeapDescriptor>::get},
+                             {"setCpuCacheMode:", CacheMode<HeapDescriptor>::set},
+                             {"hazardTrackingMode", Tracking<HeapDescriptor>::get},
+                             {"setHazardTrackingMode:", Tracking<HeapDescriptor>::set},
+                             {"resourceOptions", Accessors<&HeapDescriptor::options>::get},
+                             {"setResourceOptions:", Accessors<&HeapDescriptor::options>::set},
+                             {"type", Accessors<&HeapDescriptor::type>::get},
+                             {"setType:", Accessors<&HeapDescriptor::type>::set},
+                             {"copy",
+                              [](HeapDescriptor* self, SEL) -> id {
+                                auto* made = make<HeapDescriptor>(&class_MTLHeapDescriptor);
+                                made->size = self->size;
+                                made->options = self->options;
+                                made->type = self->type;
+                                return made;
+                              }},
+                         },
+                         {}, {"NSCopying"});
 }
 
 }  // namespace
@@ -158,7 +158,7 @@ SizeAndAlign heap_size_and_align(id, SEL, UInteger length, UInteger) {
 }
 
 id new_heap(id descriptor, id self, SEL method) {
-  auto* described = static_cast<Descriptor*>(
+  auto* described = static_cast<HeapDescriptor*>(
       checked(descriptor, &class_MTLHeapDescriptor, "MTLHeapDescriptor", self, method));
   TORCH_CHECK_VALUE(described->size > 0, written(self, method), ": the size of the heap is 0");
   TORCH_CHECK_NOT_IMPLEMENTED(described->type == kAutomatic || described->type == kPlacement,
@@ -179,7 +179,7 @@ id new_heap(id descriptor, id self, SEL method) {
 }
 
 void define_heaps() {
-  define_descriptor();
+  define_heap_descriptor();
   define<Heap>(METALOPS_OBJC_SYMBOLS(MetalopsHeap), &class_NSObject,
                {
                    {"device", get_device},

@@ -9,7 +9,7 @@ METALOPS_OBJC_CLASS(MetalopsResidencySet)
 namespace metalops::objc {
 namespace {
 
-struct Descriptor : objc_object {
+struct ResidencyDescriptor : objc_object {
   Strong label;
   UInteger capacity = 0;
 };
@@ -51,29 +51,30 @@ id all_allocations(ResidencySet* self, SEL) {
 }  // namespace
 
 id new_residency_set(id descriptor, id self, SEL method) {
-  auto* described = static_cast<Descriptor*>(checked(descriptor, &class_MTLResidencySetDescriptor,
-                                                     "MTLResidencySetDescriptor", self, method));
+  auto* described = static_cast<ResidencyDescriptor*>(checked(
+      descriptor, &class_MTLResidencySetDescriptor, "MTLResidencySetDescriptor", self, method));
   auto* made = make<ResidencySet>(&class_MetalopsResidencySet);
   made->label = described->label;
   return made;
 }
 
 void define_residency_sets() {
-  define<Descriptor>(METALOPS_OBJC_SYMBOLS(MTLResidencySetDescriptor), &class_NSObject,
-                     {
-                         {"label", Accessors<&Descriptor::label>::get},
-                         {"setLabel:", Accessors<&Descriptor::label>::set_copy},
-                         {"initialCapacity", Accessors<&Descriptor::capacity>::get},
-                         {"setInitialCapacity:", Accessors<&Descriptor::capacity>::set},
-                         {"copy",
-                          [](Descriptor* self, SEL) -> id {
-                            auto* made = make<Descriptor>(&class_MTLResidencySetDescriptor);
-                            made->label = self->label;
-                            made->capacity = self->capacity;
-                            return made;
-                          }},
-                     },
-                     {}, {"NSCopying"});
+  define<ResidencyDescriptor>(
+      METALOPS_OBJC_SYMBOLS(MTLResidencySetDescriptor), &class_NSObject,
+      {
+          {"label", Accessors<&ResidencyDescriptor::label>::get},
+          {"setLabel:", Accessors<&ResidencyDescriptor::label>::set_copy},
+          {"initialCapacity", Accessors<&ResidencyDescriptor::capacity>::get},
+          {"setInitialCapacity:", Accessors<&ResidencyDescriptor::capacity>::set},
+          {"copy",
+           [](ResidencyDescriptor* self, SEL) -> id {
+             auto* made = make<ResidencyDescriptor>(&class_MTLResidencySetDescriptor);
+             made->label = self->label;
+             made->capacity = self->capacity;
+             return made;
+           }},
+      },
+      {}, {"NSCopying"});
   define<ResidencySet>(
       METALOPS_OBJC_SYMBOLS(MetalopsResidencySet), &class_NSObject,
       {

@@ -10,7 +10,7 @@ METALOPS_OBJC_CLASS(MetalopsSamplerState)
 namespace metalops::objc {
 namespace {
 
-struct Descriptor : objc_object {
+struct SamplerDescriptor : objc_object {
   UInteger min_filter = 0, mag_filter = 0, mip_filter = 0;
   UInteger anisotropy = 1;
   UInteger s = 0, t = 0, r = 0;
@@ -40,7 +40,7 @@ void put(uint64_t& bits, msl::abi::SamplerField field, uint64_t value) {
   bits |= value << field.offset;
 }
 
-uint64_t bits_of(const Descriptor& d, id self, SEL method) {
+uint64_t bits_of(const SamplerDescriptor& d, id self, SEL method) {
   constexpr unsigned kFilters[] = {0, 1}, kMipFilters[] = {0, 1, 2}, kBorders[] = {0, 1, 2};
   // From MTLSamplerAddressMode to AddressMode, and from MTLCompareFunction to metal::compare_func.
   constexpr unsigned kAddresses[] = {0, 5, 3, 4, 1, 2};
@@ -74,8 +74,8 @@ uint64_t bits_of(const Descriptor& d, id self, SEL method) {
   return bits;
 }
 
-void define_descriptor() {
-  using D = Descriptor;
+void define_sampler_descriptor() {
+  using D = SamplerDescriptor;
   define<D>(METALOPS_OBJC_SYMBOLS(MTLSamplerDescriptor), &class_NSObject,
             {
                 {"minFilter", Accessors<&D::min_filter>::get},
@@ -114,7 +114,7 @@ void define_descriptor() {
 }  // namespace
 
 id new_sampler(id self, SEL method, id descriptor) {
-  auto* described = static_cast<Descriptor*>(
+  auto* described = static_cast<SamplerDescriptor*>(
       checked(descriptor, &class_MTLSamplerDescriptor, "MTLSamplerDescriptor", self, method));
   const uint64_t bits = bits_of(*described, self, method);
   auto* made = make<Sampler>(&class_MetalopsSamplerState);
@@ -130,7 +130,7 @@ id checked_sampler(id sampler, id self, SEL method) {
 }
 
 void define_samplers() {
-  define_descriptor();
+  define_sampler_descriptor();
   define<Sampler>(METALOPS_OBJC_SYMBOLS(MetalopsSamplerState), &class_NSObject,
                   {{"device", get_device}, {"label", Accessors<&Sampler::label>::get}}, {},
                   {"MTLSamplerState"});

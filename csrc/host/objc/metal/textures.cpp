@@ -22,7 +22,6 @@ using msl::abi::TexelOrder;
 using msl::abi::TextureKind;
 using msl::abi::TextureLevel;
 
-constexpr UInteger kPrivate = 2;      // MTLStorageModePrivate
 constexpr UInteger kShaderRead = 1;   // MTLTextureUsageShaderRead
 constexpr UInteger kShaderWrite = 2;  // MTLTextureUsageShaderWrite
 
@@ -96,7 +95,7 @@ PixelFormat format_of(UInteger value, id self, SEL method) {
 
 // ---- descriptors
 
-struct Descriptor : objc_object {
+struct TextureDescriptor : objc_object {
   UInteger type = 2, format = 70;  // MTLTextureType2D, MTLPixelFormatRGBA8Unorm
   UInteger width = 1, height = 1, depth = 1;
   UInteger levels = 1, samples = 1, layers = 1;
@@ -111,7 +110,7 @@ UInteger levels_for(UInteger width, UInteger height) {
 }
 
 id descriptor_2d(id, SEL, UInteger format, UInteger width, UInteger height, bool has_levels) {
-  auto* made = make<Descriptor>(&class_MTLTextureDescriptor);
+  auto* made = make<TextureDescriptor>(&class_MTLTextureDescriptor);
   made->format = format;
   made->width = width;
   made->height = height;
@@ -121,22 +120,23 @@ id descriptor_2d(id, SEL, UInteger format, UInteger width, UInteger height, bool
 
 id descriptor_cube(id self, SEL method, UInteger format, UInteger size, bool has_levels) {
   auto* made =
-      static_cast<Descriptor*>(descriptor_2d(self, method, format, size, size, has_levels));
+      static_cast<TextureDescriptor*>(descriptor_2d(self, method, format, size, size, has_levels));
   made->type = 5;  // MTLTextureTypeCube
   return made;
 }
 
 id descriptor_of_buffer(id self, SEL method, UInteger format, UInteger width, UInteger options,
                         UInteger usage) {
-  auto* made = static_cast<Descriptor*>(descriptor_2d(self, method, format, width, 1, false));
+  auto* made =
+      static_cast<TextureDescriptor*>(descriptor_2d(self, method, format, width, 1, false));
   made->type = 9;  // MTLTextureTypeTextureBuffer
   made->options = options;
   made->usage = usage;
   return made;
 }
 
-void define_descriptor() {
-  using D = Descriptor;
+void define_texture_descriptor() {
+  using D = TextureDescriptor;
   define<D>(METALOPS_OBJC_SYMBOLS(MTLTextureDescriptor), &class_NSObject,
             {
                 {"textureType", Accessors<&D::type>::get},
@@ -183,7 +183,7 @@ void define_descriptor() {
 // ---- textures
 
 struct Texture : objc_object {
-  Descriptor described;
+  TextureDescriptor described;
   msl::abi::Texture layout = {};  // without addresses
   std::vector<at::Tensor> levels;
   Strong buffer;  // whose memory the texels are in, if any
@@ -202,7 +202,7 @@ uint64_t bytes_of(const TextureLevel& level, unsigned layers) {
 // Sets the kind and the sizes, in texels and bytes.
 void lay_out(Texture* texture, UInteger row_bytes, id self, SEL method) {
   constexpr int kKinds[] = {0, 1, 2, 3, -1, 5, 6, 4, -1, 7};  // of MTLTextureType
-  const Descriptor& d = texture->described;
+  const TextureDescriptor& d = texture->described;
   const int kind = d.type < std::size(kKinds) ? kKinds[d.type] : -1;
   TORCH_CHECK_NOT_IMPLEMENTED(kind >= 0, written(self, method),
                               ": the software Metal device has no textures of MTLTextureType ",
@@ -240,7 +240,7 @@ at::TensorOptions bytes_on_device() {
 }
 
 Texture* described_texture(id descriptor, id self, SEL method) {
-  auto* described = static_cast<Descriptor*>(
+  auto* described = static_cast<TextureDescriptor*>(
       checked(descriptor, &class_MTLTextureDescriptor, "MTLTextureDescriptor", self, method));
   auto* made = make<Texture>(&class_MetalopsTexture);
   made->described = *described;
@@ -315,7 +315,7 @@ Rows rows_of(const Texture* texture, UInteger slice, UInteger level, const Regio
 }
 
 void check_shared(const Texture* self, SEL method) {
-  TORCH_CHECK(static_cast<UInteger>(self->described.options >> 4 & 0xF) != kPrivate,
+  TORCH_CHECK(static_cast<UInteger>(self->described.options >> 4 & 0xF) != kPrivateStorage,
               written(const_cast<Texture*>(self), method),
               ": the CPU cannot access a texture of private storage; a Mac ends the process");
 }
@@ -451,7 +451,7 @@ std::function<void()> copy_of_texels(const TexelCopy& copy, id self, SEL method)
 }
 
 void define_textures() {
-  define_descriptor();
+  define_texture_descriptor();
   define_texture();
 }
 
