@@ -175,8 +175,7 @@ def is_simdgroup_name(name: str) -> bool:
     return name in SYNCHRONISING or name in THREAD_NUMBERS or name.startswith(_SIMDGROUP_NAMES)
 
 
-# Functions of metal_stdlib that take numbers (sections 6.2 to 6.5, 6.14 to 6.16), apart from those of simdgroups, quadgroups and
-# atomic objects.
+# Functions of metal_stdlib that take numbers, apart from those of simdgroups, quadgroups and atomic objects.
 _OF_NUMBERS = frozenset(
     """
     abs absdiff acos acosh addsat all any asin asinh atan atan2 atanh ceil clamp clz copysign cos cosh
