@@ -52,6 +52,13 @@ bool contains(const StreamWork::Access& outer, const StreamWork::Access& inner) 
   return outer.begin <= inner.begin && inner.end <= outer.end;
 }
 
+// "kernel 'add' at ops.mm:12".
+std::string name_of(const std::string& name, const StreamWork::Advice& advice) {
+  if (advice.place_of == nullptr) return name;
+  const std::string place = advice.place_of(advice.call);
+  return place.empty() ? name : name + " at " + place;
+}
+
 std::string stream_name(int64_t stream) {
   if (stream >= kStreams) return "command queue " + std::to_string(stream - kStreams + 1);
   return stream == 0 ? "the default stream" : "stream " + std::to_string(stream);
@@ -127,10 +134,11 @@ class StreamOrder {
                            const Past& past) {
     const std::string& advice = work.advice.order.empty() ? past.advice.order : work.advice.order;
     std::ostringstream text;
-    text << "stream-race: " << work.name << " on " << stream_name(work.stream)
-         << (access.writes ? " writes " : " reads ") << access.what << ", which " << past.name
-         << " on " << stream_name(past.stream) << (past.access.writes ? " writes" : " reads")
-         << " as " << past.access.what << "\n  Nothing orders the two: "
+    text << "stream-race: " << name_of(work.name, work.advice) << " on " << stream_name(work.stream)
+         << (access.writes ? " writes " : " reads ") << access.what << ", which "
+         << name_of(past.name, past.advice) << " on " << stream_name(past.stream)
+         << (past.access.writes ? " writes" : " reads") << " as " << past.access.what
+         << "\n  Nothing orders the two: "
          << (advice.empty() ? "the first stream waits for no event that the second one recorded "
                               "later (wait_stream, wait_event), and the host has not waited "
                               "between them."
@@ -141,8 +149,9 @@ class StreamOrder {
   static Finding in_use(const Past& past, int64_t stream) {
     std::ostringstream text;
     text << "freed-in-use: memory made for " << stream_name(stream) << " was freed while "
-         << past.name << " on " << stream_name(past.stream) << " may still use it as "
-         << past.access.what << "\n  Its memory may be given to other tensors: ";
+         << name_of(past.name, past.advice) << " on " << stream_name(past.stream)
+         << " may still use it as " << past.access.what
+         << "\n  Its memory may be given to other tensors: ";
     if (past.advice.keep.empty()) {
       text << "call Tensor.record_stream, or let " << stream_name(stream)
            << " wait before the last reference is dropped.";

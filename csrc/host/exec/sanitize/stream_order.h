@@ -45,10 +45,12 @@ struct StreamWork {
   std::string name;  // "kernel 'add'"
   int64_t stream;
   std::vector<Access> accesses;
-  // Said in findings about the work: how to order it, and how to keep its memory. Empty for torch's
-  // streams.
+  // Said in findings about the work: how to order it, how to keep its memory, and where the program
+  // has encoded it, which takes long to find. Empty for torch's streams.
   struct Advice {
     std::string order, keep;
+    const void* call = nullptr;
+    std::string (*place_of)(const void* call) = nullptr;
   };
   Advice advice = {};
 };

@@ -473,10 +473,9 @@ void CommandBuffer::add(Command command) {
 void CommandBuffer::check_order(exec::StreamWork work) {
   if (!validation::is_enabled()) return;
   using validation::Rule;
-  const std::string place = validation::place_of(validation::caller());
-  if (!place.empty()) work.name += " at " + place;
   work.advice = {validation::text_of(Rule::kUnsynchronisedQueue),
-                 validation::text_of(Rule::kFreedInFlight)};
+                 validation::text_of(Rule::kFreedInFlight), validation::caller(),
+                 validation::place_of};
   if (life.is_of_stream) {
     work.stream = streams::current();
     return exec::check_order(std::move(work));
