@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import random
+import warnings
 from collections import Counter
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from .. import _outputs
 from .._locks import recursive_lock
-from .._torch.internals import DispatchMode, OpOverload, pytree
+from .._torch.internals import DispatchMode, OpOverload, pytree, run_uncompiled
 from . import file
 from .arguments import size, tensors_of
 from .call import Operator, Outcome, make, operator_of
@@ -68,6 +69,11 @@ class Comparison(contextlib.ContextDecorator):
         with contextlib.ExitStack() as stack:
             self._names.install()
             stack.callback(self._names.remove)
+            stack.enter_context(warnings.catch_warnings())
+            # Modules of torch.compile warn that our hooks see them and the modules in them.
+            warnings.filterwarnings(
+                "ignore", r"Using `torch\.compile\(module\)` when there are glo"
+            )
             stack.enter_context(_Mode(self))
             self._stack = stack.pop_all()
         return self
@@ -182,6 +188,10 @@ class _Mode(DispatchMode):
             if result is not NotImplemented:
                 return result
         return self._comparison.call(func, args, kwargs)
+
+
+# The operators of functions of torch.compile come here, in the scope of the compiler.
+run_uncompiled(_Mode.__torch_dispatch__)
 
 
 def _dispatches(kind: type) -> bool:

@@ -6,13 +6,19 @@ import bisect
 import threading
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
 
-from .._torch.internals import backward_node, next_sequence_number, sequence_number_of
+from .._torch.internals import (
+    backward_node,
+    next_sequence_number,
+    run_uncompiled,
+    sequence_number_of,
+)
 
 # Nodes of autograd are numbered in the order of the forward pass; so many changes of the module are remembered.
 _MOST_MARKS = 2**20
@@ -57,6 +63,14 @@ class ModuleNames:
         return self._stacks.modules
 
     def _enter(self, module: nn.Module, args: Any) -> None:
+        if not torch.compiler.is_compiling():  # a graph that is traced is no call
+            self._entered(module)
+
+    def _leave(self, module: nn.Module, args: Any, result: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self._left(module)
+
+    def _entered(self, module: nn.Module) -> None:
         stack = self._stack()
         if not stack and self._model is None and threading.get_ident() == self._thread:
             self._names = _names_in(module)
@@ -64,7 +78,7 @@ class ModuleNames:
         stack.append((module, name))
         self._mark(name)
 
-    def _leave(self, module: nn.Module, args: Any, result: Any) -> None:
+    def _left(self, module: nn.Module) -> None:
         stack = self._stack()
         # Modules that compare() was entered inside of are left without having been seen.
         while any(module is one for one, _ in stack):
@@ -91,5 +105,14 @@ class ModuleNames:
         return self._marks[at] if is_known else "", True
 
 
+# The compiler follows hooks, also those of modules that run uncompiled.
+run_uncompiled(ModuleNames._entered)
+run_uncompiled(ModuleNames._left)
+
+
 def _names_in(model: nn.Module) -> dict[int, str]:
-    return {id(module): name for name, module in model.named_modules()}
+    # torch.compile(module) has the module as _orig_mod.
+    return {
+        id(module): ".".join(part for part in name.split(".") if part != "_orig_mod")
+        for name, module in model.named_modules()
+    }

@@ -87,6 +87,9 @@ def call_with_key(overload: OpOverload, key: DispatchKey, *args, **keywords):
     return overload._op_dk(key, *args, **keywords)
 
 
+_eval_frame = _find("torch._C", "_dynamo.eval_frame")
+_find("torch._C", "_dynamo.eval_frame.set_code_exec_strategy")
+
 # A context that is given every call of an operator: a class to inherit from.
 TorchDispatchMode = _find("torch.utils._python_dispatch", "TorchDispatchMode")
 
@@ -369,8 +372,17 @@ def wrapped_compiler(command: list[str]) -> list[str]:
 _raise_if_missing()
 
 
+def run_uncompiled(function: Callable) -> None:
+    """Lets a function, and all that it calls, run as they are where torch.compile follows the program, without importing
+    the compiler as torch.compiler.disable does."""
+    skip = _eval_frame._FrameAction.SKIP
+    _eval_frame.set_code_exec_strategy(
+        function.__code__, _eval_frame._FrameExecStrategy(skip, skip)
+    )
+
+
 class DispatchMode(TorchDispatchMode):
-    """A TorchDispatchMode that does not import the compiler when it is first called."""
+    """A TorchDispatchMode that does not import the compiler when it is first called; see run_uncompiled."""
 
     # Operators with functions among their arguments are calls like others.
     supports_higher_order_operators = True
