@@ -222,8 +222,8 @@ def test_lists_of_tensors_are_compared():
 
 def test_tensors_that_are_made_on_mps_are_compared():
     with replaced("arange.start_out", lambda kernel, *args, out: kernel(*args, out=out).add_(1)):
-        differences = found(lambda: torch.arange(5, device="mps"))
-    assert [d.operator for d in differences] == ["aten::arange"] or differences
+        (difference,) = found(lambda: torch.arange(5, device="mps"))
+    assert difference.operator.startswith("aten::arange")
 
 
 def test_autocast_is_compared_in_its_dtype():
