@@ -11,7 +11,7 @@ import sys
 import sysconfig
 
 from metalops.build import objective_c
-from metalops.build.mac import flags
+from metalops.build.mac import flags, tools
 
 _SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "program.c")
 
@@ -44,7 +44,7 @@ def _libraries(python: str) -> list[str]:
     imports have loaded them before."""
     spec = importlib.util.find_spec("torch")
     torch = os.path.join(os.path.dirname(spec.origin), "lib") if spec and spec.origin else ""
-    host = os.path.join(os.environ.get("METALOPS_BUILD_MAC", ""), "lib", "libmetalops_host.so")
+    host = os.path.join(tools.DEVELOPER, "lib", "libmetalops_host.so")
     os.makedirs(os.path.dirname(host), exist_ok=True)
     target = os.path.join(objective_c.PACKAGE, "_host.so")
     if os.path.realpath(host) != os.path.realpath(target):
