@@ -52,6 +52,7 @@ def has_launched(*beginnings):
     return all(any(name.startswith(b) for name in launched) for b in beginnings)
 
 
+@pytest.mark.full
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("body", ["tensor", "simdgroup"])
 @pytest.mark.parametrize("seed", range(10))
@@ -62,6 +63,7 @@ def test_generated_calls(seed, body, monkeypatch):
     assert has_launched("attention_grad_query", "attention_grad_key_value", "attention_statistics")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("features", "values"), [(1, 1), (40, 24), (2, 5), (64, 128), (96, 96), (255, 129)]
 )
@@ -139,6 +141,7 @@ def test_options_of_pages(name, queries):
     )
 
 
+@pytest.mark.full
 def test_caches_of_codes():
     for codes in decoding.CODES:
         for as_tensor in (False, True):

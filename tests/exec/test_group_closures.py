@@ -238,6 +238,7 @@ def test_they_have_group_loops():
     assert all("group" in entry["engines"] for entry in build(SOURCE).kernel_table())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", BODIES)
 def test_as_fibers(name):
     assert_as_fibers(SOURCE, name, LAUNCHES)

@@ -150,6 +150,7 @@ def reduce_reference(op, x):
         return np.concatenate([first, scan[:-1]])
 
 
+@pytest.mark.full
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("threads", SIZES)
 @pytest.mark.parametrize("group", ["simd", "quad"])

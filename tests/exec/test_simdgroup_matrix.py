@@ -82,6 +82,7 @@ def launch(name, buffers, threads=32, group=None):
     build(SOURCE).launch(name, buffers, threads, group or threads)
 
 
+@pytest.mark.full
 @each_type
 def test_elements_of_each_lane(name):
     x = torch.arange(64).to(TYPES[name])

@@ -15,6 +15,7 @@ def test_random_programs_run_as_the_model_of_a_simdgroup(first):
     assert programs.differences(list(range(first, first + 20))) == []
 
 
+@pytest.mark.full
 def test_random_programs_run_as_group_loops():
     made = [programs.program_of(seed) for seed in range(100)]
     engines = emit(preprocess(programs.source_of(made))).engines

@@ -86,6 +86,7 @@ TRANSPOSED = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_scope_and_shape(layout):
     library = library_of(SCOPES, layout=layout)

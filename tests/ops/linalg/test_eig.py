@@ -144,6 +144,7 @@ def test_gradients(dtype):
     torch.testing.assert_close(gradients[0] / scale, gradients[1] / scale, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.full
 @dtypes
 def test_compiled(dtype):
     a = torch.randn(3, 9, 9, dtype=dtype, device="mps")
