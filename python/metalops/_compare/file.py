@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-import textwrap
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +31,16 @@ _MOST_DIMENSIONS = 64
 
 class ComparisonFileError(ValueError):
     """A file has no comparison, is damaged, or is of another version."""
+
+
+_FORMAT = archive.Format(
+    DOCUMENT,
+    KIND,
+    VERSION,
+    ComparisonFileError,
+    foreign="has no comparison of metalops",
+    unreadable="is damaged",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,29 +137,10 @@ def is_comparison(path: str | os.PathLike) -> bool:
 
 def load(path: str | os.PathLike) -> Loaded:
     """Reads a file and checks all of it. Raises ComparisonFileError, OSError."""
-    path = os.fspath(path)
-    with open(path, "rb") as stream:
-        try:
-            with zipfile.ZipFile(stream) as opened:
-                return _read(opened, path)
-        except ComparisonFileError:
-            raise
-        except Exception as error:  # of many kinds, by zipfile, zlib, json and torch
-            reason = textwrap.shorten(str(error), 200) or type(error).__name__
-            raise ComparisonFileError(f"{path} is damaged: {reason}") from None
+    return _FORMAT.load(path, _read)
 
 
-def _read(opened: zipfile.ZipFile, path: str) -> Loaded:
-    document = archive.document(opened, DOCUMENT)
-    if not isinstance(document, dict) or document.get("kind") != KIND:
-        raise ComparisonFileError(f"{path} has no comparison of metalops")
-    if document.get("version") != VERSION:
-        version = str(document.get("version"))[:20]
-        raise ComparisonFileError(
-            f"{path} is of version {version} of the format; this metalops reads version {VERSION}"
-        )
-    if not archive.is_as_written(opened, DOCUMENT):
-        raise Misfit(f"{DOCUMENT} is not as it was written")
+def _read(opened: zipfile.ZipFile, document: dict) -> Loaded:
     memories = [_read_memory(opened, m) for m in _the(list, document, "memories")]
     tree = (
         tuple(_decoded(x) for x in _the(list, document, "arguments")),

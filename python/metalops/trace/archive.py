@@ -5,15 +5,63 @@ Equal contents are stored once. Another member is the SHA-256 of the document, s
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
+import textwrap
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from . import schema
 
 LONGEST = 2**28  # bytes of the document, and of contents whose size nothing says
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """A kind of file. document: its member. kind, version: what the document says of itself. error: the class that its
+    readers raise. foreign, unreadable: what is said of a file of another kind, and of one that cannot be read."""
+
+    document: str
+    kind: str
+    version: int
+    error: type[ValueError]
+    foreign: str
+    unreadable: str
+
+    def load(self, path: str | os.PathLike, read: Callable[[zipfile.ZipFile, dict], T]) -> T:
+        """Returns what `read` makes of the archive and its document. Raises self.error, OSError."""
+        path = os.fspath(path)
+        with open(path, "rb") as stream:
+            try:
+                with zipfile.ZipFile(stream) as archive:
+                    return read(archive, self._checked_document(archive, path))
+            except self.error:
+                raise
+            except Exception as error:  # of many kinds, by zipfile, zlib, struct, json and torch
+                # zipfile quotes as much of the file as a damaged header says.
+                reason = textwrap.shorten(str(error), 200) or type(error).__name__
+                problem = "is damaged" if isinstance(error, schema.Misfit) else self.unreadable
+                raise self.error(f"{path} {problem}: {reason}") from None
+
+    def _checked_document(self, archive: zipfile.ZipFile, path: str) -> dict:
+        text = member(archive, self.document, LONGEST)
+        document = json.loads(text)
+        if not isinstance(document, dict) or document.get("kind") != self.kind:
+            raise self.error(f"{path} {self.foreign}")
+        if document.get("version") != self.version:
+            version = str(document.get("version"))[:20]
+            raise self.error(
+                f"{path} is of version {version} of the format; this metalops reads version {self.version}"
+            )
+        digest = hashlib.sha256(text).hexdigest()
+        if member(archive, f"{self.document}.sha256", 64) != digest.encode():
+            raise schema.Misfit(f"{self.document} is not as it was written")
+        return document
 
 
 def save(path: str | os.PathLike, name: str, document: object, blobs: Mapping[str, bytes]) -> None:
@@ -31,17 +79,6 @@ def save(path: str | os.PathLike, name: str, document: object, blobs: Mapping[st
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)
-
-
-def document(archive: zipfile.ZipFile, name: str) -> object:
-    """Returns the document of this name, whether or not it is as it was written."""
-    return json.loads(member(archive, name, LONGEST))
-
-
-def is_as_written(archive: zipfile.ZipFile, name: str) -> bool:
-    """Returns true if the document has the SHA-256 that is stored beside it."""
-    digest = hashlib.sha256(member(archive, name, LONGEST)).hexdigest()
-    return member(archive, f"{name}.sha256", 64) == digest.encode()
 
 
 def contents(archive: zipfile.ZipFile, name: str) -> bytes:

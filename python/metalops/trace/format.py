@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-import textwrap
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,16 @@ _DOCUMENT = "trace.json"
 
 class TraceError(ValueError):
     """A file is not a trace, is damaged, or is of another version."""
+
+
+_FORMAT = archive.Format(
+    _DOCUMENT,
+    _KIND,
+    VERSION,
+    TraceError,
+    foreign="is not a trace of metalops",
+    unreadable="is not a trace of metalops, or is damaged",
+)
 
 
 @dataclass(frozen=True)
@@ -148,33 +157,10 @@ def _plain(record: Memory | Write | Argument | BoundTexture | Launch) -> dict:
 
 def load(path: str | os.PathLike) -> Trace:
     """Reads a trace and checks its consistency. Raises TraceError, OSError."""
-    path = os.fspath(path)
-    with open(path, "rb") as stream:
-        try:
-            with zipfile.ZipFile(stream) as opened:
-                return _read(opened, path)
-        except TraceError:
-            raise
-        except schema.Misfit as error:
-            raise TraceError(f"{path} is damaged: {error}") from None
-        except Exception as error:  # of many kinds, by zipfile, zlib, struct and json
-            # zipfile quotes as much of the file as a damaged header says.
-            reason = textwrap.shorten(str(error), 200) or type(error).__name__
-            raise TraceError(
-                f"{path} is not a trace of metalops, or is damaged: {reason}"
-            ) from None
+    return _FORMAT.load(path, _read)
 
 
-def _read(opened: zipfile.ZipFile, path: str) -> Trace:
-    document = archive.document(opened, _DOCUMENT)
-    if not isinstance(document, dict) or document.get("kind") != _KIND:
-        raise TraceError(f"{path} is not a trace of metalops")
-    if document.get("version") != VERSION:
-        raise TraceError(
-            f"{path} is of version {str(document.get('version'))[:20]} of the format; this metalops reads version {VERSION}"
-        )
-    if not archive.is_as_written(opened, _DOCUMENT):
-        raise TraceError(f"{path} is damaged: {_DOCUMENT} is not as it was written")
+def _read(opened: zipfile.ZipFile, document: dict) -> Trace:
     description = schema.description(document)
     blobs = {}
     for name, sizes in description.blobs.items():
