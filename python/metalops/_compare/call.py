@@ -144,9 +144,12 @@ def _is_equal(actual: Any, native: Any) -> bool:
         return type(actual) is type(native) and actual == native
     if actual.dtype != native.dtype or actual.shape != native.shape:
         return False
-    return torch.equal(actual, native) or bool(
-        ((actual == native) | ((actual != actual) & (native != native))).all()
-    )
+    return torch.equal(actual, native) or _are_same(actual, native)
+
+
+def _are_same(x: Tensor, y: Tensor) -> bool:
+    """Returns true if all elements are equal, or NaN in both."""
+    return bool(((x == y) | ((x != x) & (y != y))).all())
 
 
 def _judged(
@@ -229,7 +232,7 @@ def _is_tie(
     expected = indices.values_at(operator.short, operands[0], native, by_name)
     if values is None or expected is None:
         return False
-    return bool(((values == expected) | ((values != values) & (expected != expected))).all())
+    return _are_same(values, expected)
 
 
 def _outside(

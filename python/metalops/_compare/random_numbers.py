@@ -64,10 +64,9 @@ def _native_dropout(x, p, train, *, results, **_) -> Mismatch | None:
     return _every(close, y, "neither 0 nor the element scaled, as the mask has it")
 
 
-def _in(low: Callable, high: Callable, problem: str) -> Callable[..., Mismatch | None]:
-    def check(x, *parameters, results, **_) -> Mismatch | None:
-        y = results[0]
-        return _every(low(y, *parameters) & high(y, *parameters), y, problem)
+def _each(right: Callable[[Tensor], Tensor], problem: str) -> Callable[..., Mismatch | None]:
+    def check(x, *_, results, **__) -> Mismatch | None:
+        return _every(right(results[0]), results[0], problem)
 
     return check
 
@@ -95,8 +94,8 @@ def _permutation(n, *, results, **_) -> Mismatch | None:
     return _every(drawn.sort().values == expected, drawn, f"no permutation of {n} numbers")
 
 
-_exponential = _in(lambda y, *_: y > 0, lambda y, *_: y.isfinite(), "not positive and finite")
-_normal = _in(lambda y, *_: y.isfinite(), lambda y, *_: y.isfinite(), "not finite")
+_exponential = _each(lambda y: (y > 0) & y.isfinite(), "not positive and finite")
+_normal = _each(lambda y: y.isfinite(), "not finite")
 
 _PROPERTIES: dict[str, Callable[..., Mismatch | None]] = {
     "aten::multinomial": _multinomial,

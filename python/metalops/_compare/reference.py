@@ -107,14 +107,11 @@ def _max_pool2d_backward(
     return aten.max_pool2d_with_indices_backward(grad, x, *window, indices)
 
 
-def _softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
-    return torch.ops.aten._softmax(x.float() if half_to_float and x.itemsize < 4 else x, dim, False)
+def _from_half(softmax: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def compute(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+        return softmax(x.float() if half_to_float and x.itemsize < 4 else x, dim, False)
 
-
-def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
-    return torch.ops.aten._log_softmax(
-        x.float() if half_to_float and x.itemsize < 4 else x, dim, False
-    )
+    return compute
 
 
 def _attention(
@@ -137,7 +134,7 @@ _INSTEAD: dict[str, Callable[..., Any]] = {
     "aten::linear_backward": _linear_backward,
     "aten::max_pool2d_backward": _max_pool2d_backward,
     "aten::_lstm_mps": _lstm,
-    "aten::_softmax": _softmax,
-    "aten::_log_softmax": _log_softmax,
+    "aten::_softmax": _from_half(torch.ops.aten._softmax),
+    "aten::_log_softmax": _from_half(torch.ops.aten._log_softmax),
     "aten::_scaled_dot_product_attention_math_for_mps": _attention,
 }
