@@ -6,8 +6,15 @@
 - nightly, `--nightly`: everything else, in parts by `--shard 1/4`. `--all` selects both.
 
 Mark a function `full` if it takes more than a second, for example because it starts a compiler, and `nightly` if it repeats
-with more cases, dtypes, engines or machines what others show, or takes more than ten seconds. A function with many cases that
-has the mark `sampled(N)` leaves one in N to the full tier and the others to the nightly one. Times are in durations.txt.
+with more cases, dtypes, engines or machines what others show, or takes more than ten seconds. Times are in durations.txt.
+Two rules divide the cases of one function between the full tier and the nightly one:
+
+- `sampled(N)` leaves one in N to the full tier: those where the numbers of the values of all parameters add up to a multiple
+  of N. So each value of a parameter is met by some value of another one, although few pairs are left.
+- Of cases of tests/ops and tests/cuda that differ only in dtypes of one class (CLASSES), whose kernels are instantiations of
+  one template, the full tier has one. It is the same class member for a whole file, so that kernels of the others are not
+  compiled for it, and another one in other files.
+
 A test that the command line names with `::` runs whatever its tier is.
 """
 
@@ -20,8 +27,14 @@ from collections import Counter
 from collections.abc import Iterable
 
 import pytest
+import torch
 
 CASES = 2
+CLASSES = (
+    (torch.float16, torch.bfloat16),
+    (torch.int8, torch.int16, torch.int32, torch.int64),
+)
+FAMILIES = ("tests/ops/", "tests/cuda/")
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -59,16 +72,69 @@ def _generic(item: pytest.Item) -> str:
     return f"{place}::{written or name}"
 
 
+def _parameters(item: pytest.Item) -> dict[str, object]:
+    callspec = getattr(item, "callspec", None)
+    return callspec.params if callspec else {}
+
+
+def _class_of(value: object) -> tuple[torch.dtype, ...] | None:
+    """The class of a dtype; None for one that has none, and for other parameters."""
+    is_dtype = isinstance(value, torch.dtype)
+    return next((members for members in CLASSES if value in members), None) if is_dtype else None
+
+
+def _of_other_dtypes(cases: list[pytest.Item]) -> Iterable[pytest.Item]:
+    """The cases of a function for which another one stands, whose dtypes are of the same classes."""
+    alike: dict[object, list[pytest.Item]] = {}
+    for item in cases:
+        key = [_class_of(value) or id(value) for value in _parameters(item).values()]
+        alike.setdefault(tuple(key), []).append(item)
+    for group in alike.values():
+        chosen = zlib.crc32(group[0].nodeid.partition("::")[0].encode()) % len(group)
+        yield from (item for i, item in enumerate(group) if i != chosen)
+
+
+def _left_out(cases: list[pytest.Item], of: int) -> Iterable[pytest.Item]:
+    """The cases of a function that the mark sampled(of) leaves to the nightly tier."""
+    numbers = {
+        # Arguments that one `parametrize` gives together have the same numbers, and count once.
+        tuple(_numbers([id(_parameters(item)[name]) for item in cases]))
+        for name in _parameters(cases[0])
+    } or {tuple(range(len(cases)))}
+    for item, *own in zip(cases, *numbers, strict=True):
+        if sum(own) % of:
+            yield item
+
+
+def _numbers(values: list[object]) -> Iterable[int]:
+    """The values of a parameter in a function's cases as numbers, in the order in which they occur."""
+    order: dict[object, int] = {}
+    return [order.setdefault(value, len(order)) for value in values]
+
+
+def _mark_nightly(cases: list[pytest.Item]) -> None:
+    """Marks the cases of a function that the rules above leave to the nightly tier."""
+    left = [item for item in cases if not item.get_closest_marker("nightly")]
+    if left and left[0].nodeid.startswith(FAMILIES) and _parameters(left[0]):
+        for item in _of_other_dtypes(left):
+            item.add_marker(pytest.mark.nightly)
+        left = [item for item in left if not item.get_closest_marker("nightly")]
+    sampled = left and left[0].get_closest_marker("sampled")
+    if sampled:
+        for item in _left_out(left, *sampled.args):
+            item.add_marker(pytest.mark.nightly)
+
+
 def mark_tiers(items: Iterable[pytest.Item]) -> None:
-    """Gives items the marks that follow from those of their functions: nightly from sampled, and quick."""
-    seen: Counter[str] = Counter()
-    cases: Counter[str] = Counter()
+    """Gives items the marks that follow from those of their functions: nightly from dtypes and sampled, and quick."""
+    items = list(items)
+    cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        function = function_of(item)
-        if sampled := item.get_closest_marker("sampled"):
-            if cases[function] % sampled.args[0]:
-                item.add_marker(pytest.mark.nightly)
-            cases[function] += 1
+        cases.setdefault(function_of(item), []).append(item)
+    for of_function in cases.values():
+        _mark_nightly(of_function)
+    seen: Counter[str] = Counter()
+    for item in items:
         if item.get_closest_marker("full") or item.get_closest_marker("nightly"):
             continue
         generic = _generic(item)

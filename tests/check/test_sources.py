@@ -3,6 +3,7 @@ this repository.
 """
 
 import ast
+import glob
 import os
 import re
 
@@ -60,10 +61,10 @@ def _metal_folders():
             yield os.path.relpath(folder, ROOT)
 
 
-def _by_language(folder):
+def _by_language(folder, suffix):
     """The arguments to check the Metal files of a folder: as Metal 4.0 those that are nothing before it."""
     files = {"3.1": [], "4.0": []}
-    for name in sorted(f for f in os.listdir(folder) if f.endswith((".metal", ".h"))):
+    for name in sorted(f for f in os.listdir(folder) if f.endswith(suffix)):
         path = os.path.join(folder, name)
         with open(path, encoding="utf-8") as stream:
             text = stream.read()
@@ -102,16 +103,28 @@ def _python_files():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("folder", sorted(_metal_folders()))
-def test_nothing_is_found_in_the_metal_files_of_the_repository(folder, capsys):
+@pytest.mark.parametrize(
+    ("folder", "suffix"),
+    [
+        *((folder, ".metal") for folder in sorted(_metal_folders())),
+        *(
+            pytest.param(folder, ".h", marks=pytest.mark.nightly)
+            for folder in sorted(_metal_folders())
+            if glob.glob(os.path.join(ROOT, folder, "*.h"))
+        ),
+    ],
+)
+def test_nothing_is_found_in_the_metal_files_of_the_repository(folder, suffix, capsys):
+    """Those of a folder check the headers that they include; by itself each header is checked, too."""
     on_purpose = set().union(
         *(
             rules
             for file, rules in ON_PURPOSE.items()
-            if re.fullmatch(rf"{folder}/\w+\.metal", file)
+            if re.fullmatch(rf"{folder}/\w+\{suffix}", file)
         )
     )
-    statuses = [main(arguments) for arguments in _by_language(os.path.join(ROOT, folder))]
+    path = os.path.join(ROOT, folder)
+    statuses = [main(arguments) for arguments in _by_language(path, suffix)]
     assert any(statuses) == bool(on_purpose)
     assert set(re.findall(r": (?:error|warning) \[(.*?)\]", capsys.readouterr().out)) == on_purpose
 

@@ -53,7 +53,7 @@ def has_launched(*beginnings):
 
 
 @pytest.mark.full
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("body", ["tensor", "simdgroup"])
 @pytest.mark.parametrize("seed", range(10))
 def test_generated_calls(seed, body, monkeypatch):
@@ -63,6 +63,7 @@ def test_generated_calls(seed, body, monkeypatch):
     assert has_launched("attention_grad_query", "attention_grad_key_value", "attention_statistics")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("features", "values"), [(1, 1), (40, 24), (2, 5), (64, 128), (96, 96), (255, 129)]
@@ -72,6 +73,7 @@ def test_head_sizes(features, values):
     assert len(launched) > 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("features", [32, 64, 80, 128])
 def test_halves_are_attended_by_simdgroups(features, dtype):

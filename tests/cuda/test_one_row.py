@@ -28,6 +28,7 @@ def on_the_software_device(monkeypatch):
     use_built_kernels(monkeypatch)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("dtype", packing.FLOATS, ids=str)
 @pytest.mark.parametrize("with_bias", [False, True])

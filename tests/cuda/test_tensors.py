@@ -80,6 +80,7 @@ def test_transpositions_steps_and_destinations(part):
     compiled("".join(p.text() for p in test_matmul2d.TRANSPOSED[part::4]))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("layout", ["apple10", "apple8", "scramble"])
 def test_cooperative_tensors_reductions_and_conversions(layout):
     here = test_cooperative_tensors
@@ -97,6 +98,7 @@ def test_tensors_and_formats_of_numbers():
     compiled(test_scale_planes.EXTREMES, language="4.1")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize(
     "scope", ["execution_simdgroups<4>", "execution_simdgroup", "execution_thread"]
@@ -156,6 +158,7 @@ def test_before_tensor_cores_of_16_bits_there_are_other_ways():
     assert instructions(text, "mma") == [0]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize("m, n, simdgroups", [(128, 64, 4), (128, 256, 8)])
 @pytest.mark.parametrize("transposed", [False, True])

@@ -208,11 +208,13 @@ def check(integers, of, forms, build=build, meeting="", engine="auto"):
             assert not len(wrong), (to, form, x[wrong[0]].item(), out[wrong[0]].item())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("of", FLOATS)
 def test_conversions_saturate(of, each_compiler):
     check(INTEGERS, of, FORMS)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize("of", FLOATS)
 def test_implicit_conversions_saturate(of, each_compiler):

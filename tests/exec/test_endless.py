@@ -118,10 +118,20 @@ print(json.dumps(in_backward()), flush=True)
 """
 
 
+@pytest.fixture(
+    scope="module",
+    params=[CASES[::3], pytest.param(CASES, marks=pytest.mark.nightly)],
+    ids=["few", "all"],
+)
+def cases(request):
+    """Of each engine and each kernel at least one, or all."""
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def ended(once):
+def ended(once, cases):
     def run():
-        command = [sys.executable, "-c", textwrap.dedent(PROGRAM), json.dumps(CASES)]
+        command = [sys.executable, "-c", textwrap.dedent(PROGRAM), json.dumps(cases)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=150)
             output, errors = done.stdout, done.stderr
@@ -129,19 +139,16 @@ def ended(once):
             output, errors = (error.stdout or b"").decode(), (error.stderr or b"").decode()
         return [json.loads(line) for line in output.splitlines()], errors
 
-    return once("endless", run)
+    return once(f"endless {len(cases)}", run)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "index", range(len(CASES) + 1), ids=["-".join(map(str, c)) for c in CASES] + ["backward"]
-)
-def test_control_c_ends_what_does_not_end(ended, index):
+def test_control_c_ends_what_does_not_end(cases, ended):
     results, errors = ended
-    assert index < len(results), f"did not end: {errors}"
-    seconds, by, is_usable = results[index]
-    assert by == "KeyboardInterrupt" and is_usable
-    assert seconds < 5  # 0.4 on a machine that has nothing else to do
+    assert len(results) == len(cases) + 1, f"did not end: {errors}"
+    for case, (seconds, by, is_usable) in zip([*cases, "backward"], results, strict=True):
+        assert by == "KeyboardInterrupt" and is_usable, case
+        assert seconds < 5, case  # 0.4 on a machine that has nothing else to do
 
 
 def test_a_handler_of_the_program_is_asked_first():
@@ -204,31 +211,28 @@ for case in json.loads(sys.argv[1]):
 """
 
 
-@pytest.fixture(scope="module")
-def at_limit(once):
-    cases = [*CASES, ("fiber", "one_comes", 64, 1)]
-
-    def run():
-        command = [sys.executable, "-c", textwrap.dedent(AT_LIMIT), json.dumps(cases)]
-        environment = {**os.environ, "METALOPS_TIME_LIMIT": "0.4"}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
-        return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
-
-    return cases, *once("endless at the time limit", run)
+def at_limit(cases):
+    """For each case the message with which the time limit ended it, and whether the device is usable; and error output."""
+    command = [sys.executable, "-c", textwrap.dedent(AT_LIMIT), json.dumps(cases)]
+    environment = {**os.environ, "METALOPS_TIME_LIMIT": "0.4"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 
 @pytest.mark.full
-def test_the_time_limit_ends_what_does_not_end(at_limit):
-    cases, results, errors = at_limit
+def test_the_time_limit_ends_what_does_not_end(cases):
+    results, errors = at_limit(cases)
     assert len(results) == len(cases), errors
     for (engine, kernel, *_), (ended, is_usable) in zip(cases, results, strict=True):
         assert f"kernel '{kernel}' was ended because it made no progress for 0.4 s" in ended, engine
         assert is_usable
 
 
-def test_the_time_limit_names_the_barrier_at_which_others_wait(at_limit):
-    _, results, _ = at_limit
-    ended, _ = results[-1]
+@pytest.mark.full
+def test_the_time_limit_names_the_barrier_at_which_others_wait():
+    results, errors = at_limit([("fiber", "one_comes", 64, 1)])
+    assert results, errors
+    ended, _ = results[0]
     assert "(threads of simdgroup 0 wait at the barrier at program_source:" in ended
 
 

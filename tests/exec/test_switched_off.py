@@ -133,6 +133,7 @@ print(error)
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("before", "after"),

@@ -33,6 +33,7 @@ def dequantize(packed, absmax, size, quant_type, shape, dtype):
     return torch.ops.bitsandbytes.dequantize_4bit(packed, absmax, size, quant_type, shape, dtype)
 
 
+@pytest.mark.sampled(3)
 @types
 @floats
 @pytest.mark.parametrize("size", SIZES)

@@ -40,6 +40,7 @@ def gradients(function, args, kwargs):
     return torch.autograd.grad(results, args, cotangents)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("p", PORTS, ids=str)
 def test_values_and_gradients_agree_with_torch(p):
     case = simple_case(p, shape=(7, 33))
@@ -52,6 +53,7 @@ def test_values_and_gradients_agree_with_torch(p):
         torch.testing.assert_close(a.cpu(), e.float(), rtol=1e-5, atol=2e-5)
 
 
+@pytest.mark.sampled(3)
 @by_dtype
 @by_kind
 def test_values_in_every_layout_shape_and_promotion(p, dtype):
@@ -603,6 +605,7 @@ def test_the_default_dtype_decides_what_integers_become():
     torch.testing.assert_close(result, port("sigmoid").function(x).half())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", KINDS)
 def test_the_generated_text_is_what_apples_compiler_takes(name):
     source = port(name).function.source(torch.float16)

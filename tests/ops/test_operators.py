@@ -219,6 +219,7 @@ class _Module(torch.nn.Module):
         return self.operator.function(*args, **self.operator.arguments[-1])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.full
 @operators
 def test_export_keeps_the_operator_as_one_node(operator):

@@ -148,6 +148,7 @@ def test_shapes_that_do_not_broadcast(operator, dtype, other_dtype):
         check_refused(actual, expected, written)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.full
 @by_dtypes
 def test_out_is_resized_and_cast_to(operator, dtype, other_dtype):

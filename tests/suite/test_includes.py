@@ -36,7 +36,7 @@ def problems(source, text=None):
 
 
 @pytest.mark.full
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(52)
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_source_compiles_alone(source):
     assert problems(source) == ""

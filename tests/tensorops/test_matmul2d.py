@@ -46,7 +46,7 @@ INPUTS = {
 
 
 @pytest.mark.full
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("language", INPUTS)
 def test_every_type_of_cooperative_inputs(language, layout):
@@ -86,6 +86,7 @@ TRANSPOSED = [
 ]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.full
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_scope_and_shape(layout):

@@ -75,6 +75,7 @@ def _check(x, mask, *arguments, gradient=True):
 # ---- values and gradients ------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @by_float
 @pytest.mark.parametrize("size", SIZES)
 def test_rows(dtype, size):
@@ -82,6 +83,7 @@ def test_rows(dtype, size):
         _check(make((rows, size), dtype), _mask((rows, size), seed=rows))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("size", [36, 1028, 33_000])
 @by_float
 def test_rows_that_begin_anywhere(dtype, size):

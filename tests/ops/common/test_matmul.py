@@ -134,7 +134,7 @@ def launch(kernel, tensors, rows, columns, sizes, threads, group_size):
     return result.cpu().double()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("element", "scale"),
     [*[(element, element) for element in DTYPES], ("half", "formats::e8m0")],

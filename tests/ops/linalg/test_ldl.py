@@ -97,7 +97,13 @@ LINALG = (
 @pytest.mark.full
 @dtypes
 @kinds
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 9, 16, 17, 33, 64, 65, 70, 130, 513])
+@pytest.mark.parametrize(
+    "n",
+    [
+        *(1, 2, 3, 4, 5, 8, 9, 16, 17, 33, 64, 65, 70, 130),
+        pytest.param(513, marks=pytest.mark.nightly),
+    ],
+)
 def test_sizes_and_solutions(dtype, hermitian, n):
     """With zeros on one diagonal, which need blocks of two rows. Only lower triangles are read."""
     a = symmetric(torch.randn(2, n, n, dtype=dtype), hermitian)

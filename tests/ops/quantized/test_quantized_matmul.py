@@ -55,6 +55,7 @@ def wide(weights, kind):
 # ---- values --------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @kinds
 @dtypes
 def test_every_format_with_few_rows_and_many(kind, dtype):
