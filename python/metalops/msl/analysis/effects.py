@@ -15,7 +15,7 @@ from .program import (
     parameters_of_lambda,
     takes_reference,
 )
-from .uniformity import USES_MATRICES
+from .variables import USES_MATRICES
 
 # Functions of the standard library that write to an argument, with the positions of those arguments.
 _WRITERS = {

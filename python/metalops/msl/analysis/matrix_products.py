@@ -7,7 +7,7 @@ import functools
 
 from .calls import CallGraph
 from .program import Function, name_node
-from .uniformity import USES_MATRICES
+from .variables import USES_MATRICES
 
 
 class MatrixProducts:

@@ -16,9 +16,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ...analysis.cuts import NotCut
 from ...analysis.effects import Effects
 from ...analysis.program import Function, Kernel, ProgramError, last_name
-from ...analysis.uniformity import Body, Kind, NotCut
+from ...analysis.uniformity import Body
+from ...analysis.variables import Kind
 from ...dialect import names
 from ...source.tree import LOOPS, alternative_of, case_statements, is_constexpr_if, walk
 from ...source.vocabulary import SYNCHRONISING, THREAD_ATTRIBUTES
@@ -366,7 +368,7 @@ class _Body:
 
     def _leaves_statement(self, node) -> bool:
         return (
-            self.facts.leaves(node)
+            self.facts.cuts.leaves(node)
             if self.facts is not None
             else any(n.type in _CODES for n in walk(node))
         )

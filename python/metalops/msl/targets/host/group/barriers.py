@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....analysis.uniformity import NotCut
+from ....analysis.cuts import NotCut
 from ....source.tree import walk
 from ....source.vocabulary import THREAD_ATTRIBUTES
 from .context import FunctionContext
@@ -34,14 +34,17 @@ class BarrierChecks:
         for n in walk(node):
             if n.type in ("call_expression", "subscript_expression", "pointer_expression"):
                 return False
-            variable = self._body.variable_named(n)
+            variable = self._body.variables.variable_named(n)
             if variable is None or variable.is_of_group:
                 continue
             if not variable.is_parameter:
                 if variable.value is None or not self._is_of_position(variable.value):
                     return False
                 found = True
-            elif self._kernel is None or self._body.closure_around(variable.identifier) is not None:
+            elif (
+                self._kernel is None
+                or self._body.cuts.closure_around(variable.identifier) is not None
+            ):
                 return False
             else:
                 parameter = self._kernel.parameters[self._parameters.position_of(variable)]

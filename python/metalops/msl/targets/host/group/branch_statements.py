@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ....analysis.uniformity import NotCut, condition_of
+from ....analysis.cuts import NotCut, condition_of
 from ....dialect import names
 from ....dialect.edits import Mapped
 from ....source.tree import alternative_of, case_statements, is_constexpr_if, statements_of
@@ -44,7 +44,7 @@ class BranchStatements:
         clause = node.child_by_field_name("condition")
         consequence, alternative = node.child_by_field_name("consequence"), alternative_of(node)
         if is_constexpr_if(node) or not self._body.parts(clause):
-            if self._body.meets(clause):
+            if self._body.cuts.meets(clause):
                 raise NotCut("threads synchronise in uniform code")
             out.add("if constexpr " if is_constexpr_if(node) else "if ")
             out.add(self._rewriter.expression(clause))
@@ -57,7 +57,7 @@ class BranchStatements:
         condition = condition_of(node)
         out.add("{ ")
         chosen = self._predication.selected_by_number(condition)
-        if chosen is not None and alternative is None and not self._body.leaves(node):
+        if chosen is not None and alternative is None and not self._body.cuts.leaves(node):
             yes = self._new("yes")
             out.add(f"const auto {yes} = {chosen};\n")
             with self._masks.diverged(condition):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....analysis.cuts import NotCut
 from ....analysis.program import (
     Function,
     declarator_kinds,
@@ -9,7 +10,7 @@ from ....analysis.program import (
     name_node,
     parameters_of,
 )
-from ....analysis.uniformity import Kind, NotCut
+from ....analysis.variables import Kind
 from ....dialect import names
 from ....dialect.edits import Mapped
 from ....source.tree import without_parentheses
@@ -189,7 +190,7 @@ class GroupCalls:
             return ["msl_objects"]
         target = function if is_object else function.child_by_field_name("argument")
         inner = without_parentheses(target)
-        variable = self._body.variable_named(inner)
+        variable = self._body.variables.variable_named(inner)
         if function.type == "field_expression" and function.children[1].type == "->":
             raise NotCut("a member function of what a pointer points to")
         if variable is not None and variable.kind is Kind.THREAD:
@@ -225,7 +226,7 @@ class GroupCalls:
         if inner.type == "field_expression" and inner.children[1].type == ".":
             field = "." + self._source.node_text(inner.child_by_field_name("field"))
             inner = inner.child_by_field_name("argument")
-        variable = self._body.variable_named(inner)
+        variable = self._body.variables.variable_named(inner)
         if variable is None or variable.kind is not Kind.AGAIN or not variable.is_parameter:
             return None
         here = self._parameters.position_of(variable)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ....analysis.uniformity import Kind, Variable
+from ....analysis.variables import Kind, Variable
 from ....source.tree import is_constexpr_if, walk
 from .context import FunctionContext
 from .rewriter import Rewriter
@@ -37,7 +37,7 @@ class Classification:
         if node.type in _STATEMENTS_OF_TYPES:
             return True
         if node.type == "declaration":
-            variables = self._body.declared_by(node)
+            variables = self._body.variables.declared_by(node)
             return not variables or all(v.kind is not Kind.THREAD for v in variables)
         if node.type == "expression_statement" and node.named_children:
             return self.is_uniform_definition(node.named_children[0])
@@ -51,21 +51,21 @@ class Classification:
         target = node.child_by_field_name("left") or node.child_by_field_name("argument")
         while target.type == "field_expression":
             target = target.child_by_field_name("argument")
-        variable = self._body.variable_named(target)
+        variable = self._body.variables.variable_named(target)
         return variable is not None and variable.kind is Kind.GROUP and not variable.is_of_group
 
     def runs_whole(self, node) -> bool:
         """Returns true if each thread runs the statement as a whole."""
         if node.type in ("break_statement", "continue_statement", "return_statement"):
             return False
-        if not self._body.is_cut(node):
+        if not self._body.cuts.is_cut(node):
             return True
-        if self._body.must_be_cut(node):
+        if self._body.cuts.must_be_cut(node):
             return False
         if node.type == "if_statement":
             if is_constexpr_if(node) or not self._body.parts(node.child_by_field_name("condition")):
                 return False
-            return not (self._body.is_masked(node) and self._is_cheap_condition(node))
+            return not (self._body.cuts.is_masked(node) and self._is_cheap_condition(node))
         if node.type == "for_statement":
             return not (self.is_uniform_loop(node) or self.is_strided(node))
         return False
@@ -77,29 +77,31 @@ class Classification:
             for n in walk(node)
         ) or any(
             v.is_reference or "threadgroup" in v.declared.address_spaces
-            for v in self._body.used_in(node)
+            for v in self._body.variables.used_in(node)
         )
 
     def changes(self, node) -> bool:
         return node.type == "expression_statement"
 
     def hides(self, node, run) -> bool:
-        hidden = {v.name for v in self._body.declared_by(node)}
-        return any(v.name in hidden for item, _ in run for v in self._body.used_in(item))
+        hidden = {v.name for v in self._body.variables.declared_by(node)}
+        return any(v.name in hidden for item, _ in run for v in self._body.variables.used_in(item))
 
     def is_uniform_loop(self, node) -> bool:
         """Returns true if all threads run a loop equally often."""
         if node.type == "for_range_loop":
             return False
         condition = node.child_by_field_name("condition")
-        if condition is not None and (self._body.meets(condition) or self._body.parts(condition)):
+        if condition is not None and (
+            self._body.cuts.meets(condition) or self._body.parts(condition)
+        ):
             return False
         initializer = node.child_by_field_name("initializer")
         if initializer is not None and initializer.type == "declaration":
-            if any(v.kind is Kind.THREAD for v in self._body.declared_by(initializer)):
+            if any(v.kind is Kind.THREAD for v in self._body.variables.declared_by(initializer)):
                 return False
         elif initializer is not None and (
-            self._body.meets(initializer) or not self.is_uniform_definition(initializer)
+            self._body.cuts.meets(initializer) or not self.is_uniform_definition(initializer)
         ):
             return False
         update = node.child_by_field_name("update")
@@ -118,7 +120,7 @@ class Classification:
             return False
         if condition is None or update is None:
             return False
-        variables = self._body.declared_by(initializer)
+        variables = self._body.variables.declared_by(initializer)
         if len(variables) != 1 or variables[0].value is None or len(variables[0].definitions) > 3:
             return False
         variable = variables[0]
@@ -127,7 +129,10 @@ class Classification:
             return False
         left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
         operator = self._source.node_text(condition.child_by_field_name("operator"))
-        if self._body.of.get(left.start_byte) is not variable or left.type != "identifier":
+        if (
+            self._body.variables.of.get(left.start_byte) is not variable
+            or left.type != "identifier"
+        ):
             return False
         if operator != "<" or not self._body.is_same(right):
             return False
@@ -143,7 +148,7 @@ class Classification:
 
     def step(self, update, variable: Variable) -> str | None:
         target = update.child_by_field_name("left") or update.child_by_field_name("argument")
-        if target is None or self._body.of.get(target.start_byte) is not variable:
+        if target is None or self._body.variables.of.get(target.start_byte) is not variable:
             return None
         text = self._source.node_text(update)
         if update.type == "update_expression":
@@ -159,5 +164,5 @@ class Classification:
     def _is_cheap_condition(self, node) -> bool:
         return all(
             v.kind is not Kind.THREAD
-            for v in self._body.used_in(node.child_by_field_name("condition"))
+            for v in self._body.variables.used_in(node.child_by_field_name("condition"))
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ....analysis.cuts import NotCut
 from ....analysis.program import (
     Function,
     declarator_kinds,
@@ -12,7 +13,7 @@ from ....analysis.program import (
     parameters_of,
     parameters_of_lambda,
 )
-from ....analysis.uniformity import NotCut, Variable
+from ....analysis.variables import Variable
 from ....source.tree import is_constexpr_if, is_mutable, walk
 from .context import FunctionContext
 
@@ -38,7 +39,7 @@ class ClosureUses:
 
     def check(self) -> None:
         """Raises NotCut for uses of lambdas in which threads synchronise that closures do not support."""
-        for node in self._body.closures:
+        for node in self._body.cuts.closures:
             self._check_parameters(node)
             if any(n.type == "*" for n in node.child_by_field_name("captures").children):
                 raise NotCut("a lambda that has a copy of its object, in which threads synchronise")
@@ -60,8 +61,8 @@ class ClosureUses:
         """Returns the variable of a closure that a statement declares, or None."""
         if node.type != "declaration":
             return None
-        for variable in self._body.declared_by(node):
-            if variable.declared.lambda_expression in self._body.closures:
+        for variable in self._body.variables.declared_by(node):
+            if variable.declared.lambda_expression in self._body.cuts.closures:
                 return variable
         return None
 
@@ -69,8 +70,8 @@ class ClosureUses:
         """Returns the name of the closure that is called, if it is certain, else None."""
         if function.type == "lambda_expression":
             return next(text for start, _, text in replaced if start == function.start_byte)
-        variable = self._body.variable_named(function)
-        if variable is None or variable.declared.lambda_expression not in self._body.closures:
+        variable = self._body.variables.variable_named(function)
+        if variable is None or variable.declared.lambda_expression not in self._body.cuts.closures:
             return None
         return variable.name
 
@@ -108,7 +109,7 @@ class ClosureUses:
             return None
         if declaration.parent.type not in ("compound_statement", "case_statement"):
             return None
-        variables = self._body.declared_by(declaration)
+        variables = self._body.variables.declared_by(declaration)
         if len(variables) != 1 or variables[0].value != node or variables[0].declared.kinds:
             return None
         type_node = variables[0].declared.type_node

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ....analysis.cuts import NotCut
 from ....analysis.program import declared_identifier, parameters_of_lambda, takes_reference
-from ....analysis.uniformity import Kind, NotCut, Variable
+from ....analysis.variables import Kind, Variable
 from ....dialect import names
 from ....dialect.edits import Mapped
 from ....source.tree import is_mutable
@@ -85,14 +86,16 @@ class Closures:
                 out.add(f"{copy}\n")
             for position, parameter in enumerate(parameters_of_lambda(node)):
                 self._take_argument(position, parameter, out)
-            self._emit_body(node.child_by_field_name("body"), self._body.returns_of[node.id], out)
+            self._emit_body(
+                node.child_by_field_name("body"), self._body.control.returns_of[node.id], out
+            )
         out.add(f"}}, {plain}); (void){name};\n")
 
     def _take_argument(self, position: int, parameter, out: Mapped) -> None:
         identifier = declared_identifier(parameter[0].child_by_field_name("declarator"))
         if identifier is None:
             return
-        variable = self._body.of[identifier.start_byte]
+        variable = self._body.variables.of[identifier.start_byte]
         given = f"msl_pack.template get<{position}>()"
         if variable.is_reference and (
             variable.is_array or takes_reference(self._source, parameter)
@@ -107,11 +110,11 @@ class Closures:
         """Copies variables that a lambda captures by value and that may change; returns the declarations of the copies
         inside of it."""
         inside = []
-        copied = sorted(self._body.copied_by(node), key=lambda v: v.identifier.start_byte)
+        copied = sorted(self._body.variables.copied_by(node), key=lambda v: v.identifier.start_byte)
         changing = [
             v
             for v in copied
-            if v.kind is not Kind.AGAIN and (is_mutable(node) or self._body.may_change(v))
+            if v.kind is not Kind.AGAIN and (is_mutable(node) or self._body.variables.may_change(v))
         ]
         self._check_remade(node, changing)
         for variable in changing:
@@ -136,11 +139,11 @@ class Closures:
 
     def _check_remade(self, node, changing: list[Variable]) -> None:
         """Raises NotCut if a lambda that is rematerialised inside would refer to a copy."""
-        for variable in self._body.captured_by(node):
+        for variable in self._body.variables.captured_by(node):
             value = variable.declared.lambda_expression
             if variable.kind is not Kind.AGAIN or value is None:
                 continue
-            if not self._body.captured_by(value).isdisjoint(changing):
+            if not self._body.variables.captured_by(value).isdisjoint(changing):
                 raise NotCut("a lambda that has a copy of what another one refers to")
 
     def _initialise_capture(self, capture, out: Mapped) -> str:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from ....analysis.calls import CallGraph
 from ....analysis.effects import Effects
 from ....analysis.program import Function, Kernel, parameters_of
-from ....analysis.uniformity import Body, Kind
+from ....analysis.uniformity import Body
+from ....analysis.variables import Kind
 from ....dialect.edits import Edits
 from ....source.parse import Source
 from .synchronisation import Synchronisation

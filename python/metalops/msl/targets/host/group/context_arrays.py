@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ....analysis.uniformity import NotCut, Variable
+from ....analysis.cuts import NotCut
+from ....analysis.variables import Variable
 from ....dialect import names
 from ....dialect.edits import Mapped
 from .context import FunctionContext
@@ -32,12 +33,14 @@ class ContextArrays:
         )
 
     def allocate(self, variable: Variable, out: Mapped, type_text: str) -> None:
-        lanes = "spread" if self._body.is_spread(variable) else "variable"
+        lanes = "spread" if self._body.arrays.is_spread(variable) else "variable"
         out.add(f"{_S}::{lanes}<{type_text}> msl_lanes_{variable.name}(msl_g); ")
 
     def reference(self, variable: Variable) -> str:
         """Returns the declaration, without its value, of one thread's copy of a variable."""
-        return f"{'const auto' if self._body.is_spread(variable) else 'auto&'} {variable.name}"
+        return (
+            f"{'const auto' if self._body.arrays.is_spread(variable) else 'auto&'} {variable.name}"
+        )
 
     def declare(self, variable: Variable, out: Mapped) -> None:
         declaration, identifier = variable.declaration, variable.identifier
@@ -75,7 +78,7 @@ class ContextArrays:
         """Emits a declaration whose variables are privatised, run by each thread."""
         plain = [v for v in variables if not v.is_reference]
         references = [v for v in variables if v.is_reference]
-        if references and len(self._body.declared_by(node)) > 1:
+        if references and len(self._body.variables.declared_by(node)) > 1:
             raise NotCut("a declaration of references and other variables")
         for variable in references:
             body.add(f"msl_at_{variable.name}[msl_t.slot] = &(")
@@ -94,7 +97,7 @@ class ContextArrays:
                 ]
             body.add(self._rewriter.statement(node, renamed))
         else:
-            others = [v for v in self._body.declared_by(node) if v not in variables]
+            others = [v for v in self._body.variables.declared_by(node) if v not in variables]
             if others:
                 body.add(self._rewriter.statement(node))
         for variable in plain:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ....analysis.cuts import NotCut
 from ....analysis.program import Function, Kernel, name_of
-from ....analysis.uniformity import Kind, NotCut
+from ....analysis.variables import Kind
 from ....dialect.edits import Mapped
 from ....source.tree import walk
 from .barriers import BarrierChecks
@@ -134,7 +135,7 @@ class Form:
         """Emits the group form. Raises NotCut."""
         self._signature.emit_head(self.text)
         self._signature.take_parameters(self.text)
-        self._regions.emit_body(self.function.body, self.body.returns, self.text)
+        self._regions.emit_body(self.function.body, self.body.control.returns, self.text)
         self.text.add("}\n")
 
     # Statements contain expressions, closures and other statements: these calls close the circle of the parts.

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ....analysis.uniformity import Body, Kind, Variable
+from ....analysis.uniformity import Body
+from ....analysis.variables import Kind, Variable
 from ....source.tree import without_parentheses
 
 _SAME_OPERATORS = {"+", "-", "*", "<<"}
@@ -30,7 +31,7 @@ def growing_indices(body: Body, node, variable: Variable) -> Iterator:
 def _is_of_memory(body: Body, node) -> bool:
     """Returns true if a name stands for a pointer or an array, not for an object that has operators."""
     node = without_parentheses(node)
-    variable = body.variable_named(node)
+    variable = body.variables.variable_named(node)
     if variable is None:
         return False
     return variable.declared.is_pointer or variable.declared.is_array
@@ -39,7 +40,7 @@ def _is_of_memory(body: Body, node) -> bool:
 def _grows(body: Body, node, variable: Variable) -> bool:
     node = without_parentheses(node)
     if node.type == "identifier":
-        return body.of.get(node.start_byte) is variable
+        return body.variables.of.get(node.start_byte) is variable
     if node.type != "binary_expression":
         return False
     operator = body.source.node_text(node.child_by_field_name("operator"))
@@ -57,7 +58,7 @@ def _is_free(body: Body, node, before: int) -> bool:
     if node.type == "number_literal":
         return True
     if node.type == "identifier":
-        variable = body.of.get(node.start_byte)
+        variable = body.variables.of.get(node.start_byte)
         return (
             variable is not None
             and variable.identifier.start_byte < before

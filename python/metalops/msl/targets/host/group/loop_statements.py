@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from ....analysis.uniformity import NotCut, condition_of
+from ....analysis.cuts import NotCut, condition_of
 from ....dialect import names
 from ....dialect.edits import Mapped
 from ....source.tree import statements_of, walk
@@ -55,7 +55,7 @@ class LoopStatements:
             raise NotCut("threads synchronise in a range-based for")
         if self._statements.is_uniform_loop(node):
             self._emit_uniform(node, out)
-        elif not self._body.must_be_cut(node) and self._statements.is_strided(node):
+        elif not self._body.cuts.must_be_cut(node) and self._statements.is_strided(node):
             self._emit_strided(node, out)
         else:
             self._emit_divergent(node, out)
@@ -98,7 +98,7 @@ class LoopStatements:
     def _emit_strided(self, node, out: Mapped) -> None:
         initializer = node.child_by_field_name("initializer")
         body = node.child_by_field_name("body")
-        variable = self._body.declared_by(initializer)[0]
+        variable = self._body.variables.declared_by(initializer)[0]
         type_text = self._rewriter.unrenamed(
             initializer.child_by_field_name("type").start_byte, variable.declarator.start_byte
         ).strip()
@@ -118,7 +118,7 @@ class LoopStatements:
         value.add(");")
         if kept is None:
             lane = self._work_items.emit_lambda(
-                [start], self._body.used_in(start), [], value, first
+                [start], self._body.variables.used_in(start), [], value, first
             )
         else:
             lane = lane_type(value.text)
@@ -137,7 +137,7 @@ class LoopStatements:
                 replaced.append((index.start_byte, index.end_byte, place))
         used = {
             v
-            for v in self._body.used_in(body)
+            for v in self._body.variables.used_in(body)
             if not (node.start_byte <= v.identifier.start_byte < node.end_byte)
         }
         parameters = f"const auto msl_t, const auto {variable.name}"
@@ -184,7 +184,7 @@ class LoopStatements:
             ):
                 self._emit_block(statements_of(body), out)
             out.add("}\n")
-            if self._body.leaves_at_all(body):
+            if self._body.cuts.leaves_at_all(body):
                 out.add(f"if (!{loop}.any()) break;\n")
             if update is not None:
                 self._emit_step(update, out)
@@ -215,7 +215,7 @@ class LoopStatements:
             body = self._rewriter.expression(node, replaced)
             body.add(";")
             self._work_items.each(
-                [node], self._body.used_in(node), [t for _, _, t in replaced], body, out
+                [node], self._body.variables.used_in(node), [t for _, _, t in replaced], body, out
             )
 
     def _is_promised(self, loop) -> bool:

@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ....analysis.cuts import NotCut
 from ....analysis.effects import Effects
 from ....analysis.program import Function, Kernel, parameters_of
-from ....analysis.uniformity import Kind, NotCut
+from ....analysis.variables import Kind
 from ....source.tree import walk
 from ....source.vocabulary import THREAD_ATTRIBUTES
 from .context import Again
@@ -72,7 +73,7 @@ class GroupLoops:
     def explain(self, kernel: Kernel) -> Explanation:
         """Returns how a kernel with a group loop is cut, and how its variables are kept."""
         body = self._kernels[kernel.number].body
-        kinds = {kind: [v.name for v in body.variables if v.kind is kind] for kind in Kind}
+        kinds = {kind: [v.name for v in body.variables.all if v.kind is kind] for kind in Kind}
         cuts = [n for n in walk(body.body) if n.type == "call_expression" and self.sync.meets(n)]
         return Explanation(
             [(n.start_byte, self.sync.called_name(n)) for n in cuts],

@@ -39,7 +39,7 @@ class Lowering:
 
     def lower(self, node, out: Mapped) -> list[tuple[int, int, str]]:
         """Emits the calls in an expression that synchronise; returns the text to substitute for each."""
-        if not self._body.meets(node):
+        if not self._body.cuts.meets(node):
             return []
         kind = node.type
         if kind == "lambda_expression":
@@ -47,7 +47,7 @@ class Lowering:
             self._emit_closure(node, name, out)
             return [(node.start_byte, node.end_byte, name)]
         if kind == "conditional_expression" and any(
-            self._body.meets(node.child_by_field_name(arm))
+            self._body.cuts.meets(node.child_by_field_name(arm))
             for arm in ("consequence", "alternative")
         ):
             return [(node.start_byte, node.end_byte, self._chosen(node, out))]
@@ -55,7 +55,7 @@ class Lowering:
             kind == "binary_expression"
             and self._source.node_text(node.child_by_field_name("operator"))
             in ("&&", "||", "and", "or")
-            and self._body.meets(node.child_by_field_name("right"))
+            and self._body.cuts.meets(node.child_by_field_name("right"))
         ):
             return [(node.start_byte, node.end_byte, self._decided(node, out))]
         replaced = []
@@ -116,5 +116,5 @@ class Lowering:
         body.add(self._rewriter.expression(node, replaced))
         body.add(";")
         self._work_items.each(
-            [node], self._body.used_in(node), [t for _, _, t in replaced], body, out
+            [node], self._body.variables.used_in(node), [t for _, _, t in replaced], body, out
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from ....analysis.uniformity import Kind, NotCut
+from ....analysis.cuts import NotCut
+from ....analysis.variables import Kind
 from ....dialect.edits import Mapped
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....analysis.program import declarator_kinds, parameters_of
-from ....analysis.uniformity import Kind
+from ....analysis.variables import Kind
 from ....dialect import names
 from ....dialect.edits import Mapped
 from ....source.tree import without_parentheses
@@ -34,7 +34,7 @@ class Operands:
             for f in own
         ) or (not own and self._effects.writes(call, position))
         inner = without_parentheses(argument)
-        variable = self._body.variable_named(inner)
+        variable = self._body.variables.variable_named(inner)
         if inner.type == "lambda_expression" and replaced:
             return Kind.GROUP, f"{_S}::same({replaced[0][2]})", replaced[0][2]
         if not replaced and self._body.is_same(argument):
@@ -76,7 +76,7 @@ class Operands:
     def _kept(self, node, replaced, out: Mapped) -> tuple[str, str] | None:
         """Returns the texts that operand() does for a value that is privatised already, else None."""
         inner = without_parentheses(node)
-        variable = self._body.variable_named(inner)
+        variable = self._body.variables.variable_named(inner)
         if variable is not None and variable.kind is Kind.THREAD and not variable.is_array:
             if not variable.is_reference or variable.is_parameter:
                 return f"{_S}::at(msl_lanes_{variable.name})", variable.name
@@ -98,10 +98,10 @@ class Operands:
         while node.type == "subscript_expression":
             indices.append(node.child_by_field_name("indices"))
             node = node.child_by_field_name("argument")
-        variable = self._body.variable_named(node)
+        variable = self._body.variables.variable_named(node)
         return (
             variable is not None
-            and self._body.is_spread(variable)
+            and self._body.arrays.is_spread(variable)
             and len(indices) == len(variable.declared.kinds)
             and all(map(self._body.is_same, indices))
         )

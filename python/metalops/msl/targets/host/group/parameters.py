@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ....analysis.program import declarator_kinds, declared_identifier, takes_reference
-from ....analysis.uniformity import Variable
+from ....analysis.variables import Variable
 from ....dialect import names
 from .context import FunctionContext
 from .rewriter import Rewriter
@@ -42,7 +42,7 @@ class Parameters:
             return None
         if takes_reference(self._source, (node, start, end)):
             return None
-        if self._body.of[identifier.start_byte].is_of_group:
+        if self._body.variables.of[identifier.start_byte].is_of_group:
             return None
         name = self._source.node_text(identifier)
         body = self._source.masked_text(self._function.body)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ....analysis.uniformity import Kind
+from ....analysis.variables import Kind
 from ....dialect import names
 from ....dialect.edits import Mapped
 from .context import FunctionContext
@@ -58,7 +58,7 @@ class Predication:
         body = Mapped("return static_cast<bool>(")
         body.add(self._rewriter.expression(condition, replaced))
         body.add(");")
-        used = self._body.used_in(condition)
+        used = self._body.variables.used_in(condition)
         self._work_items.emit_lambda([condition], used, [t for _, _, t in replaced], body, out)
         out.add(");\n")
 
@@ -78,7 +78,7 @@ class Predication:
         number = self._source.node_text(right)
         if left.type != "identifier" or operator != "==" or not _NUMBER.fullmatch(number):
             return None
-        variable = self._body.of.get(left.start_byte)
+        variable = self._body.variables.of.get(left.start_byte)
         if variable is None or variable.kind is not Kind.AGAIN or not variable.is_parameter:
             return None
         position = self._parameters.position_of(variable)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ....analysis.uniformity import Kind, NotCut
+from ....analysis.cuts import NotCut
+from ....analysis.variables import Kind
 from ....dialect import names
 from ....dialect.edits import Mapped
 from ....source.tree import LOOPS, statements_of, without_parentheses
@@ -80,7 +81,7 @@ class Regions:
                 more = self._emit_cut(node, out)
                 if more is not None:
                     run.append(more)
-                if self._masks.depth and self._body.leaves(node):
+                if self._masks.depth and self._body.cuts.leaves(node):
                     if position + 1 < len(statements):
                         self._work_items.emit_region(run, out)
                         out.add(f"if ({self._masks.active}.any()) {{\n")
@@ -92,7 +93,7 @@ class Regions:
         self._work_items.emit_region(run, out)
 
     def _emit_uniform(self, node, out: Mapped) -> None:
-        if self._body.meets(node):
+        if self._body.cuts.meets(node):
             raise NotCut("threads synchronise in uniform code")
         out.add(self._rewriter.statement(node))
         out.add("\n")
@@ -145,7 +146,11 @@ class Regions:
             body.add(self._rewriter.expression(values[0], replaced))
             body.add(");" if is_list else "));")
             self._work_items.each(
-                [values[0]], self._body.used_in(values[0]), [t for _, _, t in replaced], body, out
+                [values[0]],
+                self._body.variables.used_in(values[0]),
+                [t for _, _, t in replaced],
+                body,
+                out,
             )
         elif values:
             self._lowering.lower(values[0], out)

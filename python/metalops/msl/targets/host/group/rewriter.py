@@ -14,7 +14,7 @@ class Rewriter:
     def __init__(self, context: FunctionContext):
         self._source = context.source
         self._edits = context.edits
-        self._variables = context.body.of
+        self._variables = context.body.variables.of
         self._members = context.members
         self._has_object = context.has_object
         function = context.function

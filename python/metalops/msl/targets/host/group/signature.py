@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from ....analysis.cuts import NotCut
 from ....analysis.program import declared_identifier, takes_reference
-from ....analysis.uniformity import Kind, NotCut
+from ....analysis.variables import Kind
 from ....dialect import names
 from ....dialect.edits import Mapped
 from .calls import name_in_group
@@ -113,7 +114,7 @@ class Signature:
             identifier = declared_identifier(node.child_by_field_name("declarator"))
             if identifier is None:
                 continue
-            variable = self._body.of[identifier.start_byte]
+            variable = self._body.variables.of[identifier.start_byte]
             name = variable.name
             if self._parameters.loaded_once(node, start, end) is not None:
                 text.add(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ....analysis.calls import CallGraph
+from ....analysis.cuts import NotCut
 from ....analysis.matrix_products import MatrixProducts
 from ....analysis.program import Function, last_name, name_node
-from ....analysis.uniformity import NotCut
 from ....source.parse import Source
 from ....source.tree import walk
 from ....source.vocabulary import BARRIER, SYNCHRONISING, THREAD_NUMBERS

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 
 from ....analysis.scopes import Declaration
-from ....analysis.uniformity import USES_MATRICES, Kind, Variable
+from ....analysis.variables import USES_MATRICES, Kind, Variable
 from ....dialect import names
 from ....dialect.edits import Mapped
 from ....source.tree import walk
@@ -60,7 +60,7 @@ class WorkItemLoops:
         waiting = list(crossing)
         while waiting:  # the types of privatised variables are needed before the loop
             variable = waiting.pop()
-            for used in self._body.used_in(variable.declaration):
+            for used in self._body.variables.used_in(variable.declaration):
                 if used in declared and used not in crossing:
                     crossing.add(used)
                     waiting.append(used)
@@ -74,7 +74,7 @@ class WorkItemLoops:
                 self._arrays.initialise(node, mine, replaced, body)
             else:
                 body.add(self._rewriter.statement(node, replaced))
-        used = set().union(*(self._body.used_in(node) for node, _ in items))
+        used = set().union(*(self._body.variables.used_in(node) for node, _ in items))
         used = {
             v
             for v in used
@@ -87,7 +87,7 @@ class WorkItemLoops:
         self, nodes, used, temporaries, body: Mapped, out: Mapped, declared: Iterable[Variable] = ()
     ) -> None:
         """Emits a work-item loop. declared: privatised variables that the body itself declares."""
-        taken = {v for v in used if self._body.is_taken_in(v, nodes)}
+        taken = {v for v in used if self._body.arrays.is_taken_in(v, nodes)}
         # Vector lanes would share the arrays.
         independent = "false" if taken else self.independent(nodes)
         out.add(f"{_S}::each<{independent}>(msl_g, {self._masks.active}, ")
@@ -105,7 +105,9 @@ class WorkItemLoops:
         out.add(
             f"const auto {name} = {_S}::evaluate<{self.independent([node])}>(msl_g, {self._masks.active}, "
         )
-        self.emit_lambda([node], self._body.used_in(node), [t for _, _, t in replaced], body, out)
+        self.emit_lambda(
+            [node], self._body.variables.used_in(node), [t for _, _, t in replaced], body, out
+        )
         out.add(");\n")
         return name
 
@@ -160,7 +162,7 @@ class WorkItemLoops:
             """Returns true for privatised variables, and for uniform ones that are not written here."""
             if declaration is None:
                 return True  # a constant of the program, or a member of a privatised object
-            variable = self._body.of[declaration.identifier.start_byte]
+            variable = self._body.variables.of[declaration.identifier.start_byte]
             if variable.is_of_group:
                 return True
             if any(n.start_byte <= variable.identifier.start_byte < n.end_byte for n in nodes):
@@ -176,19 +178,19 @@ class WorkItemLoops:
         calls = self._call_graph
         depends = (
             calls.nodes_compute_addresses(nodes, is_harmless)
-            or self._body.may_meet_itself(nodes)
+            or self._body.arrays.may_meet_itself(nodes)
             or (not is_promised and calls.nodes_depend_on_order(nodes))
         )
         return "false" if depends else "true"
 
     def _variables_in(self, node) -> list[Variable]:
-        return self._body.declared_by(node) if node.type == "declaration" else []
+        return self._body.variables.declared_by(node) if node.type == "declaration" else []
 
     def _is_copied(self, variable: Variable, nodes) -> bool:
         """Returns true if a uniform value is copied for a loop; false for variables that must keep their address."""
         if variable.kind is not Kind.GROUP or variable.is_of_group or variable.is_array:
             return False
-        if variable in self._body.held:
+        if variable in self._body.variables.held:
             return False
         if variable.is_reference and not (
             variable.is_parameter and self._parameters.is_loaded_once(variable)
@@ -212,7 +214,7 @@ class WorkItemLoops:
             n.type in ("call_expression", "subscript_expression", "pointer_expression", "this")
             or (n.type == "field_expression" and n.children[1].type == "->")
             for n in walk(variable.value)
-        ) and all(map(self._may_be_constant, self._body.used_in(variable.value)))
+        ) and all(map(self._may_be_constant, self._body.variables.used_in(variable.value)))
 
     def _prologue(self, nodes, variables, values, taken, out: Mapped) -> None:
         """Declares the variables that a thread uses, under their names."""
@@ -253,5 +255,5 @@ class WorkItemLoops:
                 continue
             found.add(variable)
             if variable.kind is Kind.AGAIN and not variable.is_parameter:
-                waiting.extend(self._body.captured_by(variable.declaration))
+                waiting.extend(self._body.variables.captured_by(variable.declaration))
         return sorted(found, key=lambda v: v.identifier.start_byte)
