@@ -78,6 +78,10 @@ def test_conditional_expressions_convert_as_metal_does(values):
         "!c ? b : half(2)": ("float", 2),
         "c ? i : 2u": ("uint", 7),
         "c ? f : 2": ("float", TENTH),
+        "c ? 1.0h : 0.1": ("float", 1),
+        "!c ? 2.0f : -1.0h": ("float", -1),
+        "!c ? 1.0bf : 2": ("bfloat", 2),
+        "!c ? 1h : c ? 0.1h : 2": ("half", TENTH_HALF),
     }
     expressions = list(cases)
     types = [f"TYPE(({e}), {t})" for e, (t, _) in cases.items()]

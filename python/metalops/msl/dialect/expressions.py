@@ -19,6 +19,11 @@ _NEVER_SMALL = re.compile(
     r"|true|false|nullptr|\"[^\"]*\"|'[^']*'|&[^&].*)[)\s]*$",
     re.DOTALL,
 )
+# Numbers that are of one type if they have the same suffix, and a fraction or none.
+_NUMBER = re.compile(
+    r"[-+]?(?:\d{1,9}|(?P<fraction>(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?))(?P<suffix>[uUlLfFhH]*)$"
+)
+_INDEX = re.compile(r"\[ ?\d+[uU]? ?\]")
 _LAMBDA = re.compile(r"\[[&=\w\s]*\]\s*\(")  # not allowed in decltype
 _FUNCTIONS = {
     "<<": "shift_left",
@@ -216,16 +221,20 @@ class Expressions:
             if (node.start_byte, node.end_byte) in inner:
                 continue
             leaves = list(_leaves(node))
-            texts = [self.source.node_text(leaf) for leaf in leaves]
+            ranges = [(leaf.start_byte, ends.get(leaf.end_byte, leaf.end_byte)) for leaf in leaves]
+            texts = [self.source.text[start:end] for start, end in ranges]
             if all(map(_NEVER_SMALL.match, texts)) or any(map(_LAMBDA.search, texts)):
                 continue
             if any(self._is_bit_field(leaf) for leaf in leaves):
                 continue
-            ranges = [(leaf.start_byte, ends.get(leaf.end_byte, leaf.end_byte)) for leaf in leaves]
-            copies = (" ".join(self.edits.text_of(*arm).split()) for arm in ranges)
-            types = [f"decltype(({copy}))" for copy in copies]
-            for i, arm in enumerate(ranges):
-                all_types = ", ".join([types[i], *types[:i], *types[i + 1 :]])
+            kinds = [_kind_of_arm(text) for text in texts]
+            types = {}  # one for all arms of a kind, since each arm names all types
+            for kind, arm in zip(kinds, ranges, strict=True):
+                if kind not in types:
+                    types[kind] = f"decltype(({' '.join(self.edits.text_of(*arm).split())}))"
+            for kind, arm in zip(kinds, ranges, strict=True):
+                own, others = types[kind], (t for k, t in types.items() if k != kind)
+                all_types = ", ".join([own, *others])
                 self.edits.wrap(*arm, f"static_cast<{names.SUPPORT}::arm<{all_types}>>(", ")")
 
     def _is_bit_field(self, node) -> bool:
@@ -240,6 +249,15 @@ class Expressions:
             return False
         words = re.findall(r"[A-Za-z_]\w*", self.source.masked_text(node))
         return bool(words) and words[-1] in self._bit_fields
+
+
+def _kind_of_arm(text: str) -> str:
+    """Returns what arms of one type have in common: their text, but for numbers and constant indices."""
+    text = " ".join(text.split())
+    number = _NUMBER.match(text)
+    if number:
+        return f"{bool(number['fraction'])} {number['suffix'].lower()}"
+    return _INDEX.sub("[0]", text)
 
 
 def _arms(node) -> list:
