@@ -20,6 +20,28 @@ FORMS = {
     "conjunction": f"out[i] = {' && '.join(['x > 1'] * TERMS)};",
     "signs": f"out[i] = {'- ' * TERMS}x;",
     "pointer": f"device float* p = out{' + 1' * TERMS}; *p = x;",
+    "assignments": f"{'y = ' * TERMS}x; out[i] = y;",
+    "assignments to elements": f"{'out[i] = ' * TERMS}x;",
+    "compound assignments": f"{'y += ' * TERMS}x; out[i] = y;",
+    "choices": f"out[i] = {'x > 1 ? x : ' * TERMS}h;",
+    "choices in choices": f"out[i] = {'x > 1 ? ' * TERMS}x{': h' * TERMS};",
+    "choices of integers": f"ints[i] = {'x > 1 ? x : ' * TERMS}2;",
+    "choices of elements": f"out[i] = {''.join(f'x > {n} ? in[{n}] : ' for n in range(TERMS))}h;",
+    "parentheses": f"out[i] = {'(' * TERMS}x{')' * TERMS};",
+    "calls": f"out[i] = {'same(' * TERMS}x{')' * TERMS};",
+    "calls of the library": f"out[i] = {'abs(' * TERMS}x{')' * TERMS};",
+    "calls of methods": f"out[i] = number{'.same()' * TERMS}.value;",
+    "subscripts": f"ints[i] = {'ints[' * TERMS}0{']' * TERMS};",
+    "casts": f"ints[i] = {'(int)' * TERMS}x;",
+    "functional casts": f"ints[i] = {'int(' * TERMS}x{')' * TERMS};",
+    "static casts": f"ints[i] = {'static_cast<int>(' * TERMS}x{')' * TERMS};",
+    "swizzles": f"out[i] = float4(x){'.wzyx' * TERMS}.x;",
+    "commas": f"out[i] = ({'y = x, ' * TERMS}x);",
+    "addresses": f"out[i] = {'*&' * TERMS}x;",
+    "negations": f"out[i] = {'!' * TERMS}x;",
+    "braces": f"float list[1] = {'{' * TERMS}x{'}' * TERMS}; out[i] = list[0];",
+    "shifts": f"ints[i] = {'1 << ' * TERMS}1;",
+    "quotients": f"ints[i] = int(i){' / int(i)' * TERMS};",
 }
 MEETINGS = [
     "threadgroup_barrier(mem_flags::mem_threadgroup);",
@@ -29,11 +51,14 @@ MEETINGS = [
 
 def source_of(form, meeting):
     return f"""{HEADER}
+    struct Number {{ Number same() const {{ return *this; }} float value; }};
     float same(float x) {{ return x; }}
     int whole(int x) {{ return x; }}
     kernel void k(device float* out, device const float* in, device int* ints, uint i [[thread_position_in_grid]]) {{
       float x = in[i];
       half h = half(x);
+      float y = x;
+      Number number = {{x}};
       {meeting}
       {FORMS[form]}
       {meeting}
@@ -53,6 +78,12 @@ def test_trees_of_any_depth_are_emitted_for_cuda(form):
 @pytest.mark.parametrize("form", FORMS)
 def test_trees_of_any_depth_are_checked(form):
     assert not check.check_source(source_of(form, ""), compiles=False)
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form.startswith("choices")])
+def test_the_emitted_text_grows_with_the_source(form):
+    source = source_of(form, "")
+    assert len(emit(preprocess(source)).text) < 20 * len(source)
 
 
 @pytest.mark.full

@@ -54,6 +54,17 @@ _VECTOR = re.compile(r"(?:metal::)?(?:u?(?:char|short|int|long)|bool|half|bfloat
 _CASTS = {"static_cast", "reinterpret_cast", "const_cast"}
 _TYPE_BEHIND = re.compile(r"\s*(?:(?:const|volatile)\s+)*(\w+)\s*(?:const\s*)?[*&]")
 _ARTICLES = "device, constant, threadgroup or thread"
+# Expressions whose type is found from those of their operands.
+_OF_OPERANDS = {
+    "assignment_expression",
+    "binary_expression",
+    "conditional_expression",
+    "field_expression",
+    "parenthesized_expression",
+    "pointer_expression",
+    "subscript_expression",
+    "update_expression",
+}
 
 
 def check(checked: Checked) -> None:
@@ -389,19 +400,22 @@ class _Body:
     # ---- statements ------------------------------------------------------------------------------
 
     def _visit(self, node) -> None:
-        waiting = [node]
+        """Visits a tree of any depth: `_visit_X` takes nodes of kind X in place of what is below them, `_leave_X` after
+        it."""
+        waiting = [(node, None)]
         while waiting:
-            node = waiting.pop()
-            handler = getattr(self, f"_visit_{node.type}", None)
-            if handler is not None:
-                handler(node)
-            else:
-                waiting += [c for c in reversed(node.named_children) if c.type != "ERROR"]
-
-    def _children(self, node) -> None:
-        for child in node.named_children:
-            if child.type != "ERROR":
-                self._visit(child)
+            node, leave = waiting.pop()
+            if leave is not None:
+                leave(node)
+                continue
+            visit = getattr(self, f"_visit_{node.type}", None)
+            if visit is not None:
+                visit(node)
+                continue
+            leave = getattr(self, f"_leave_{node.type}", None)
+            if leave is not None:
+                waiting.append((node, leave))
+            waiting += [(c, None) for c in reversed(node.named_children) if c.type != "ERROR"]
 
     def _visit_struct_specifier(self, node) -> None:
         pass  # members of local classes are visited as functions
@@ -508,8 +522,7 @@ class _Body:
         self._flow(actual, declared, value, f"{name} is a {declared.written()}")
         return declared
 
-    def _visit_assignment_expression(self, node) -> None:
-        self._children(node)
+    def _leave_assignment_expression(self, node) -> None:
         left = self._type(node.child_by_field_name("left"))
         right = node.child_by_field_name("right")
         self._check_write(left, node)
@@ -521,8 +534,7 @@ class _Body:
             name = self.checked.text(node.child_by_field_name("left"))
             self._flow(self._type(right), left, right, f"{name} is a {left.written()}")
 
-    def _visit_update_expression(self, node) -> None:
-        self._children(node)
+    def _leave_update_expression(self, node) -> None:
         self._check_write(self._type(node.child_by_field_name("argument")), node)
 
     def _check_write(self, target: Type | None, node) -> None:
@@ -536,8 +548,7 @@ class _Body:
                 "pass the buffer as device, or write to a copy",
             )
 
-    def _visit_return_statement(self, node) -> None:
-        self._children(node)
+    def _leave_return_statement(self, node) -> None:
         wanted = self.returns[-1]
         values = [c for c in node.named_children if c.type != "comment"]
         if wanted is not None and values and wanted.kind in ("pointer", "reference"):
@@ -562,8 +573,7 @@ class _Body:
                 f"another: declare it {have}, or copy the data",
             )
 
-    def _visit_cast_expression(self, node) -> None:
-        self._children(node)
+    def _leave_cast_expression(self, node) -> None:
         self._cast(node.child_by_field_name("type"), node.child_by_field_name("value"), node)
 
     def _cast(self, described, value, place) -> None:
@@ -625,8 +635,7 @@ class _Body:
                 f"is at a multiple of {needed} bytes; cast to packed_{vector.removeprefix('metal::')}, or move the data",
             )
 
-    def _visit_call_expression(self, node) -> None:
-        self._children(node)
+    def _leave_call_expression(self, node) -> None:
         called = node.child_by_field_name("function")
         arguments = (
             [c for c in node.child_by_field_name("arguments").named_children if c.type != "comment"]
@@ -778,7 +787,7 @@ class _Body:
         if node is None:
             return None
         if node.id not in self.known:
-            nodes = inner_first(node, ("binary_expression",)) if may_be_deep(node) else [node]
+            nodes = inner_first(node, _OF_OPERANDS) if may_be_deep(node) else [node]
             for inner in nodes:
                 if inner.id not in self.known:
                     handler = getattr(self, f"_type_{inner.type}", None)
