@@ -50,6 +50,88 @@ def vectors(name, elements):
 ALL = FLOATS + INTEGERS + OTHERS
 
 
+SMALL = ("char", "uchar", "short", "ushort", "int", "uint")
+LANES = {
+    **dict.fromkeys("sum product max min".split(), ("", SMALL + FLOATS + ("bfloat",))),
+    **dict.fromkeys(
+        [f"prefix_{kind}_{name}" for kind in ("inclusive", "exclusive") for name in ("sum", "product")],
+        ("", SMALL + FLOATS + ("bfloat",)),
+    ),
+    **dict.fromkeys("and or xor".split(), ("", SMALL)),
+    "broadcast_first": ("", SMALL + FLOATS + ("bfloat",)),
+    **dict.fromkeys(
+        "broadcast shuffle shuffle_xor shuffle_up shuffle_down shuffle_rotate_up shuffle_rotate_down".split(),
+        (", ushort(1)", SMALL + FLOATS + ("bfloat",)),
+    ),
+    **dict.fromkeys(
+        ("shuffle_and_fill_up", "shuffle_and_fill_down"),
+        (", declval<T>(), ushort(1)", SMALL + FLOATS + ("bfloat",)),
+    ),
+}  # fmt: skip
+
+
+def lane_cases():
+    """Yields (function, arguments after the first, types of elements that it takes) of the functions that combine or move
+    the values of lanes."""
+    for group in ("simd", "quad"):
+        for name, (more, taken) in LANES.items():
+            if group == "simd" or "fill" not in name:
+                yield f"{group}_{name}", more, taken
+
+
+def test_lanes_pass_no_64_bit_integers(program):
+    lines = []
+    for name, more, taken in lane_cases():
+        lines.append(f"""
+            struct takes_{name} {{
+              template <typename T, typename = decltype({name}(declval<T>(){more}))> static true_type ask(int);
+              template <typename T> static false_type ask(...);
+            }};""")
+        for element in FLOATS + INTEGERS + OTHERS:
+            for type_ in (element, f"{element}2", f"{element}3", f"{element}4"):
+                if type_ == "bool":  # promoted to int
+                    continue
+                is_taken = str(element in taken).lower()
+                lines.append(
+                    f'static_assert(decltype(takes_{name}::ask<{type_}>(0))::value == {is_taken}, "{name}({type_})");'
+                )
+    program("\n".join([*lines, "kernel void k() {}"]))
+
+
+@pytest.mark.parametrize("kind", ["function", "template", "template for some"])
+def test_an_overload_for_64_bit_integers_is_called(program, kind):
+    lines, calls = ["struct mine { int by; };"], []
+    for name, more, _ in lane_cases():
+        for type_ in ("long", "ulong", "long2", "ulong4"):
+            rest = {"": "", ", ushort(1)": ", ushort"}.get(more, f", {type_}, ushort")
+            if kind == "function":
+                lines.append(f"inline mine {name}({type_}{rest}) {{ return {{1}}; }}")
+            arguments = f"{type_}(1){more.replace('declval<T>', type_)}".replace(
+                f"{type_}(),", f"{type_}(1),"
+            )
+            calls.append(
+                f'static_assert(is_same_v<decltype({name}({arguments})), mine>, "{name}({type_})");'
+            )
+        rest = {"": "", ", ushort(1)": ", ushort"}.get(more, ", T, ushort")
+        if kind == "template":
+            lines.append(f"template <typename T> inline mine {name}(T{rest}) {{ return {{1}}; }}")
+        elif kind == "template for some":
+            lines.append(
+                f"template <typename T> inline enable_if_t<sizeof(make_scalar_t<T>) == 8, mine> {name}(T{rest}) "
+                "{ return {1}; }"
+            )
+    program("\n".join([*lines, "kernel void k() {", *calls, "}"]))
+
+
+@pytest.mark.parametrize(
+    "name", ["simd_sum", "quad_prefix_exclusive_product", "simd_broadcast_first"]
+)
+@pytest.mark.parametrize("type_", ["long", "ulong", "long3"])
+def test_the_error_says_that_lanes_pass_no_64_bit_integers(program, name, type_):
+    with pytest.raises(SyntaxError, match=rf"{name} takes neither bool nor 64-bit integers"):
+        program(f"kernel void k(device {type_}* x) {{ x[0] = {name}(x[1]); }}")
+
+
 def test_a_call_with_other_types_is_an_error(program):
     lines = []
     for name, count, taken in cases():

@@ -280,6 +280,9 @@ def _diagnostic(position, message: str, emitted: HostCode) -> Diagnostic:
     return Diagnostic(position.file, position.line, position.column, message, source_line)
 
 
+_NOT_OF_LANES = re.compile(r"deleted function '[^']*?\b((?:simd|quad)_\w+)\b")
+
+
 def readable(message: str) -> str:
     """Rewrites a compiler's message about emitted code in words of the user's source."""
     message = message.replace("‘", "'").replace("’", "'")
@@ -288,6 +291,12 @@ def readable(message: str) -> str:
     message = re.sub(r"\bmsl_is_defined_(\w+)", r"is_function_constant_defined(\1)", message)
     message = re.sub(r"(?:::)?\bmsl::(?:impl|msl_\w+)::", "", message)
     message = re.sub(r"(?<![\w:])(?:::)?msl::", "", message)
+    deleted = _NOT_OF_LANES.search(message)
+    if deleted:
+        return (
+            f"{deleted[1]} takes neither bool nor 64-bit integers in Metal; convert the operand, or move its halves as "
+            "the components of a uint2"
+        )
     return message
 
 

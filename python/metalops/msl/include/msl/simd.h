@@ -140,6 +140,10 @@ MSL_INLINE constexpr SourceLane source_lane_of_filled(u32 lane, u32 amount, u32 
   const u32 source = Down ? place + amount : place - amount;
   return {lane - place + (source & (width - 1)), Down ? source >= width : amount > place};
 }
+template <class T>
+inline constexpr bool is_long_integer =
+    metal::is_integral_v<T> && sizeof(metal::make_scalar_t<T>) == 8;
+
 struct Votes {
   u32 yes;      // lanes that voted true
   u32 present;  // lanes that voted
@@ -252,14 +256,21 @@ MSL_INLINE bool quad_is_helper_thread(abi::Site = {}) { return false; }
 
 // ---- the functions, for each type ---------------------------------------------------------------
 
-// S: the site that together() takes. FORM: SCALAR, with the type T; or VECTOR, a template over
-// vec<E, N>. PREFIX and WIDTH: simd, 32 or quad, 4. Templates without deduction: they convert their
-// arguments as plain functions do, and a user's plain function with the same parameters is
-// preferred.
+// S: the site that together() takes. FORM: SCALAR, with the type T; VECTOR, a template over vec<E,
+// N>; or INTEGERS, one over such vectors of integers. PREFIX and WIDTH: simd, 32 or quad, 4.
+// Templates without deduction: they convert their arguments as plain functions do, and a user's
+// plain function with the same parameters is preferred.
 #define MSL_HEAD_SCALAR template <class S = abi::Site>
-#define MSL_HEAD_VECTOR template <class E, int N, class S = abi::Site>
+#define MSL_HEAD_VECTOR                          \
+  template <class E, int N, class S = abi::Site, \
+            class = metal::enable_if_t<(sizeof(E) <= 4 && !metal::is_same_v<E, bool>)>>
+#define MSL_HEAD_INTEGERS                                                               \
+  template <class E, int N, class S = abi::Site,                                        \
+            class = metal::enable_if_t<(sizeof(E) <= 4 && !metal::is_same_v<E, bool> && \
+                                        metal::is_integral_v<E>)>>
 #define MSL_TYPE_SCALAR(T) T
 #define MSL_TYPE_VECTOR(T) vec<E, N>
+#define MSL_TYPE_INTEGERS(T) vec<E, N>
 
 #define MSL_REDUCE(FORM, T, PREFIX, WIDTH, NAME, OP)                                        \
   MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T)                                             \
@@ -342,7 +353,9 @@ MSL_INTEGRAL(SCALAR, uint)
 MSL_FLOATING(SCALAR, half)
 MSL_FLOATING(SCALAR, bfloat)
 MSL_FLOATING(SCALAR, float)
-MSL_INTEGRAL(VECTOR, )
+MSL_FLOATING(VECTOR, )
+MSL_BITWISE(INTEGERS, , simd, 32)
+MSL_BITWISE(INTEGERS, , quad, 4)
 
 // bool would be promoted to int.
 #define MSL_NO_BOOL(NAME, ...)                  \
@@ -364,10 +377,44 @@ MSL_NO_MOVING_OF_BOOL(quad)
 #undef MSL_NO_BOOL
 #undef MSL_NO_MOVING_OF_BOOL
 
+// 64-bit integers would be converted to some other type. The parameter pack makes any function of a
+// program that takes them, a template too, the better choice.
+#define MSL_NO_LONG(NAME)                                                                     \
+  template <class T, class... Rest, class = metal::enable_if_t<msl_impl::is_long_integer<T>>> \
+  T NAME(T, Rest...) = delete;
+#define MSL_NO_LONGS(PREFIX)                     \
+  MSL_NO_LONG(PREFIX##_shuffle)                  \
+  MSL_NO_LONG(PREFIX##_broadcast)                \
+  MSL_NO_LONG(PREFIX##_shuffle_xor)              \
+  MSL_NO_LONG(PREFIX##_shuffle_up)               \
+  MSL_NO_LONG(PREFIX##_shuffle_down)             \
+  MSL_NO_LONG(PREFIX##_shuffle_rotate_up)        \
+  MSL_NO_LONG(PREFIX##_shuffle_rotate_down)      \
+  MSL_NO_LONG(PREFIX##_shuffle_and_fill_up)      \
+  MSL_NO_LONG(PREFIX##_shuffle_and_fill_down)    \
+  MSL_NO_LONG(PREFIX##_broadcast_first)          \
+  MSL_NO_LONG(PREFIX##_sum)                      \
+  MSL_NO_LONG(PREFIX##_product)                  \
+  MSL_NO_LONG(PREFIX##_max)                      \
+  MSL_NO_LONG(PREFIX##_min)                      \
+  MSL_NO_LONG(PREFIX##_prefix_inclusive_sum)     \
+  MSL_NO_LONG(PREFIX##_prefix_exclusive_sum)     \
+  MSL_NO_LONG(PREFIX##_prefix_inclusive_product) \
+  MSL_NO_LONG(PREFIX##_prefix_exclusive_product) \
+  MSL_NO_LONG(PREFIX##_and)                      \
+  MSL_NO_LONG(PREFIX##_or)                       \
+  MSL_NO_LONG(PREFIX##_xor)
+MSL_NO_LONGS(simd)
+MSL_NO_LONGS(quad)
+#undef MSL_NO_LONG
+#undef MSL_NO_LONGS
+
 #undef MSL_HEAD_SCALAR
 #undef MSL_HEAD_VECTOR
+#undef MSL_HEAD_INTEGERS
 #undef MSL_TYPE_SCALAR
 #undef MSL_TYPE_VECTOR
+#undef MSL_TYPE_INTEGERS
 #undef MSL_REDUCE
 #undef MSL_SCAN
 #undef MSL_SHUFFLE
