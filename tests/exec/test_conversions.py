@@ -72,6 +72,13 @@ IMPLICIT = {
     "argument within a class": "thing t; out[i] = t.twice(x);",
     "argument of a call operator": "thing t; out[i] = t(x);",
     "argument of a lambda": "auto f = [](T y) { return y; }; out[i] = f(x);",
+    "argument of a functor in a template": "out[i] = applied(thing(), x);",
+    "argument of a lambda in a template": "out[i] = applied([](T y) { return y; }, x);",
+    "argument of a functor that a template makes": "out[i] = applied_new<thing>(x);",
+    "argument of a functor that is a member": "holder<thing> t; out[i] = applied_held(t, x);",
+    "packed arguments": "out[i] = packed(x, 1, x);",
+    "packed arguments of a functor": "out[i] = applied_packed(thing(), x);",
+    "packed arguments of a lambda": "out[i] = applied_packed([](T y) { return y; }, x);",
     "argument of a constructor": "made t(x); out[i] = t.value;",
     "argument of a temporary object": "out[i] = made(x).value;",
     "default argument": "out[i] = defaulted(x);",
@@ -141,6 +148,11 @@ static T taken(T x) { return x; }
 static T taken_last(F, int, T x) { return x; }
 static T referred(const thread T& x) { return x; }
 static T defaulted(F x, T y = F(2.5f)) { return y == T(2) ? taken(x) : T(99); }
+template <typename Op> T applied(Op op, F x) { return op(x); }
+template <typename Op> T applied_new(F x) { return Op()(x); }
+template <typename Op> T applied_held(holder<Op> of, F x) { return of.value(x); }
+template <typename... A> T packed(A... x) { return taken_last(x...); }
+template <typename Op, typename... A> T applied_packed(Op op, A... x) { return op(x...); }
 template <typename A> T taken_with(A, T x) { return x; }
 template <typename A> A taken_as(A x) { return x; }
 template <typename A, typename B> A forwarded(B x) { return taken(x); }
@@ -287,6 +299,25 @@ def test_conversions_saturate_in_group_loops(each_compiler):
     check(
         ["uchar", "int"], "float", {**FORMS, **IMPLICIT}, meeting=MEETING["group"], engine="group"
     )
+
+
+@pytest.mark.parametrize("argument", ["x", "y", "simd_max(x)", "x * 1.0f"])
+def test_arguments_of_functions_in_which_threads_meet_saturate(argument):
+    source = f"""
+    int summed(uchar x) {{ return simd_sum(uint(x)); }}
+    kernel void k(device int* out, device const float* in, uint i [[thread_position_in_grid]]) {{
+      float x = in[i];
+      threadgroup_barrier(mem_flags::mem_none);
+      float y = x + 0;
+      threadgroup_barrier(mem_flags::mem_none);
+      out[i] = summed({argument}) + (x > 1 && y > 1);
+    }}"""
+    out, x = torch.zeros(32, dtype=torch.int32), torch.full((32,), 3e9)
+    x[:5] = torch.tensor([-7.0, float("nan"), 1.5, float("-inf"), 300])
+    library = build(source)
+    library.launch("k", [out, x], 32, 32, engine="group")
+    expected = 32 * 255 if "max" in argument else 28 * 255 + 1
+    assert out.tolist() == [expected + (v > 1) for v in x.tolist()]
 
 
 def test_bool_and_bits_are_no_conversions(each_compiler):

@@ -2,18 +2,20 @@
 of the program a call may mean and they all take an integer by value there.
 
 A reference parameter binds to its argument and converts nothing. A function whose name the library has, too, may not be the one
-that is called, and an argument that was converted would change which one is.
+that is called, and an argument that was converted would change which one is. For an object of a class that the source does not
+tell, such as a functor of a template parameter, and for packed arguments, msl/rewrite.h looks at the function that is called.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..analysis.lookup import CONSTRUCTOR
+from ..analysis.lookup import CALL_OPERATOR, CONSTRUCTOR, Meaning
 from ..analysis.program import Function, name_node
 from ..analysis.spaces import arguments_of
 from ..analysis.types import Type
 from ..source.vocabulary import is_library_function
+from . import names
 
 
 class Arguments:
@@ -27,6 +29,8 @@ class Arguments:
     def run(self) -> None:
         for call in self.source.find("(call_expression) @c"):
             arguments = arguments_of(call)
+            if arguments is None and not call.has_error:
+                self._unpack(call)
             if call.has_error or not arguments:
                 continue
             has_list = any(a.type == "initializer_list" for a in arguments)
@@ -52,7 +56,9 @@ class Arguments:
         if not is_qualified and is_library_function(name):
             return
         meaning = self.calls.meaning(call)
-        if meaning.member is None and meaning.functions:
+        if self._is_object(called, meaning) and not self.calls.call_synchronises(call):
+            self._pass_to_object(arguments, called)
+        elif meaning.member is None and meaning.functions:
             functions = meaning.functions
             if not is_qualified and self._are_numbers(arguments):
                 functions = self.calls.lookup.reached_by_name(functions, self.calls.place_of(call))
@@ -64,6 +70,60 @@ class Arguments:
                     for f in functions
                 ],
             )
+
+    # ---- functions that the compiler looks at ----------------------------------------------------
+
+    def _pass_to_object(self, arguments: list, called) -> None:
+        """Converts the arguments of a call of an object to what its only call operator takes."""
+        type_ = f"decltype(({self._text(called)}))"
+        for position, argument in enumerate(arguments):
+            if argument.type != "initializer_list" and self.conversions.may_be_floating(argument):
+                before = f"{names.SUPPORT}::argument<{type_}, {position}>("
+                self.conversions.edits.wrap(argument.start_byte, argument.end_byte, before, ")")
+
+    def _unpack(self, call) -> None:
+        """Converts packed arguments to what the only function of a name, or the only call operator of an object, takes."""
+        called, list_ = (call.child_by_field_name(field) for field in ("function", "arguments"))
+        if list_.type != "argument_list":
+            return
+        arguments = [c for c in list_.named_children if c.type != "comment"]
+        if any(a.type == "initializer_list" or self.conversions.is_bit_field(a) for a in arguments):
+            return
+        if not self._may_take_integers(self._name(called)) or self.calls.call_synchronises(call):
+            return
+        meaning = self.calls.meaning(call)
+        scopes = self.calls.scopes_around(call)
+        is_one = called.type == "identifier" and self._is_only_function(meaning.functions)
+        if (
+            self._is_object(called, meaning)
+            or self.calls.lambda_called(call, scopes) not in (None, called)
+            or (is_one and meaning.member is None and scopes.declaration_of(called) is None)
+        ):
+            parenthesis = list_.children[0]
+            self.conversions.edits.insert(called.start_byte, f"{names.SUPPORT}::call(")
+            self.conversions.edits.replace(parenthesis.start_byte, parenthesis.end_byte, ", ")
+
+    def _is_object(self, called, meaning: Meaning) -> bool:
+        """Returns true if a call is that of an object whose class is not known, and that can be named twice."""
+        is_named = called.type in ("identifier", "field_expression", "call_expression")
+        member = meaning.member
+        if not is_named or member is None or member.name != CALL_OPERATOR or meaning.functions:
+            return False
+        return not any(c in self._text(called) for c in "[{=+")
+
+    def _is_only_function(self, functions: tuple[Function, ...]) -> bool:
+        if len(functions) != 1 or functions[0].template_headers:
+            return False
+        function = functions[0]
+        parameters = function.declarator.child_by_field_name("parameters").named_children
+        return (
+            not is_library_function(function.name)
+            and self.calls.lookup.owner(function) is None
+            and all(p.type == "parameter_declaration" for p in parameters)
+        )
+
+    def _text(self, node) -> str:
+        return " ".join(self.conversions.edits.text_of(node.start_byte, node.end_byte).split())
 
     def _pass(self, arguments: list, functions: list[tuple[list[Type], dict[str, Type]]]) -> None:
         """functions: for each one that may be called, the types of its parameters, and its template arguments as far as the

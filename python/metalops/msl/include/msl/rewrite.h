@@ -169,6 +169,89 @@ inline __attribute__((always_inline)) constexpr implicit_result<To, From> implic
   }
 }
 
+// The types of the parameters of a function, or of an object's only call operator; none of others.
+template <class... P>
+struct parameters {
+  template <unsigned N, class... Rest>
+  struct at {
+    typedef void type;
+  };
+  template <class First, class... Rest>
+  struct at<0, First, Rest...> {
+    typedef First type;
+  };
+  template <unsigned N, class First, class... Rest>
+  struct at<N, First, Rest...> : at<N - 1, Rest...> {};
+  template <unsigned N>
+  using type = typename at<N, P...>::type;
+};
+template <class F>
+struct signature_of {
+  typedef parameters<> type;
+};
+template <class R, class... P>
+struct signature_of<R(P...)> {
+  typedef parameters<P...> type;
+};
+template <class R, class... P>
+struct signature_of<R (*)(P...)> {
+  typedef parameters<P...> type;
+};
+template <class R, class C, class... P>
+struct signature_of<R (C::*)(P...)> {
+  typedef parameters<P...> type;
+};
+template <class R, class C, class... P>
+struct signature_of<R (C::*)(P...) const> {
+  typedef parameters<P...> type;
+};
+template <class...>
+using no_type = void;
+template <class F, class = void>
+struct called_with : signature_of<F> {};
+template <class F>
+struct called_with<F, no_type<decltype(&F::operator())>> : signature_of<decltype(&F::operator())> {
+};
+template <class P>
+struct converted_parameter {
+  typedef P type;
+};
+template <class P>
+struct converted_parameter<P&> {
+  typedef void type;
+};
+template <class P>
+struct converted_parameter<const P&> {
+  typedef P type;
+};
+
+// argument<F, N>(x) is what x converts to as argument N of a call of an object of type F.
+template <class F, unsigned N, class From>
+inline __attribute__((always_inline)) constexpr decltype(auto) argument(From&& x) {
+  using Called = typename called_with<metal::remove_cv_t<metal::remove_reference_t<F>>>::type;
+  using To = typename converted_parameter<typename Called::template type<N>>::type;
+  return implicitly<To, From>(static_cast<From&&>(x));
+}
+template <unsigned... N>
+struct places {};
+template <unsigned Count, unsigned... N>
+struct first_places : first_places<Count - 1, Count - 1, N...> {};
+template <unsigned... N>
+struct first_places<0, N...> {
+  typedef places<N...> type;
+};
+template <class F, unsigned... N, class... A>
+inline __attribute__((always_inline)) constexpr decltype(auto) call_at(places<N...>, F&& f,
+                                                                       A&&... x) {
+  return f(argument<F, N, A>(static_cast<A&&>(x))...);
+}
+// call(f, x...) is f(x...) with such arguments.
+template <class F, class... A>
+inline __attribute__((always_inline)) constexpr decltype(auto) call(F&& f, A&&... x) {
+  return call_at(typename first_places<sizeof...(A)>::type(), static_cast<F&&>(f),
+                 static_cast<A&&>(x)...);
+}
+
 // Assignments with these, and those with an integer on the left and a floating-point number on the
 // right.
 template <class A, class B>

@@ -18,6 +18,7 @@ from .rewriter import Rewriter
 from .work_items import lane_type
 
 _S = names.SUPPORT
+_NEVER_INTEGER = re.compile(r"\b(?:float|half|bfloat|bool)(?:\d|\b)|[*&]")
 
 
 class Signature:
@@ -142,7 +143,10 @@ class Signature:
                     )
                 else:
                     given = f"msl_from = msl_pack.template get<{position}>()"
-                    self._arrays.copy_parameter(name, given, "msl_from[msl_t.slot]", text)
+                    value = "msl_from[msl_t.slot]"
+                    if not _NEVER_INTEGER.search(self._source.masked_text(node)):
+                        value = f"{_S}::implicitly<{_S}::decayed_t<decltype({name})>>({value})"
+                    self._arrays.copy_parameter(name, given, value, text)
             elif variable.kind is Kind.THREAD:
                 self._arrays.copy_parameter(name, f"msl_from = {name}", "msl_from", text)
 
