@@ -38,6 +38,48 @@ UInteger enumerate(State* self, Enumeration* state, id* buffer, UInteger room, O
   return given;
 }
 
+// Methods that all collections have. `unchanging` and `changing` are the class and its mutable
+// subclass.
+template <class State, objc_class* unchanging, objc_class* changing>
+struct Collection {
+  static id copied(const State* from, Class cls) {
+    auto* made = make<State>(cls);
+    made->items = from->items;
+    return made;
+  }
+  static UInteger count(State* self, SEL) { return self->items.size(); }
+  static id copy(State* self, SEL) {
+    return is_kind_of(self, changing) ? copied(self, unchanging) : objc_retain(self);
+  }
+  static id mutable_copy(State* self, SEL) { return copied(self, changing); }
+  static id empty(id cls, SEL) { return autoreleased(allocate(as_class(cls))); }
+  static id init_as(State* self, SEL, State* other) {
+    self->items = other->items;
+    return self;
+  }
+  static id made_as(id cls, SEL, State* other) {
+    return autoreleased(copied(other, as_class(cls)));
+  }
+  static void remove_all(State* self, SEL) {
+    ++self->mutations;
+    self->items.clear();
+  }
+};
+id with_capacity(id cls, SEL, UInteger) { return autoreleased(allocate(as_class(cls))); }
+id keep_capacity(id self, SEL, UInteger) { return self; }
+
+using Arrays = Collection<Array, &class_NSArray, &class_NSMutableArray>;
+using Dictionaries = Collection<Dictionary, &class_NSDictionary, &class_NSMutableDictionary>;
+using Sets = Collection<Dictionary, &class_NSSet, &class_NSMutableSet>;
+
+// A description: each element on a line of its own.
+template <class State, class F>
+id listed(State* self, const char* open, const char* close, F describe_item) {
+  std::string text = open;
+  for (const auto& one : self->items) text += "\n    " + describe_item(one);
+  return string(text + "\n" + close);
+}
+
 void check_object(id object, id self, SEL method) {
   if (object == nullptr) raise(kInvalidArgument, written(self, method) + ": the object is nil");
 }
@@ -87,34 +129,18 @@ id array_fill(Array* self, SEL method, const id* objects, UInteger count) {
   for (UInteger i = 0; i < count; ++i) add(self, method, objects[i]);
   return self;
 }
-id copied(const Array* array, Class cls) {
-  auto* made = make<Array>(cls);
-  made->items = array->items;
-  return made;
-}
 std::vector<Strong>::iterator find(Array* self, id object) {
   return std::find_if(self->items.begin(), self->items.end(),
                       [&](id mine) { return equal(mine, object); });
 }
-template <class State, class F>
-std::string listed(State* self, const char* open, const char* close, F describe_item) {
-  std::string text = open;
-  for (const auto& one : self->items) text += "\n    " + describe_item(one);
-  return text + "\n" + close;
-}
-
 void define_arrays() {
   define<Array>(
       METALOPS_OBJC_SYMBOLS(NSArray), &class_NSObject,
       {
           {"initWithObjects:", array_init_with_objects},
           {"initWithObjects:count:", array_fill},
-          {"initWithArray:",
-           [](Array* self, SEL, Array* other) -> id {
-             self->items = other->items;
-             return self;
-           }},
-          {"count", [](Array* self, SEL) { return static_cast<UInteger>(self->items.size()); }},
+          {"initWithArray:", Arrays::init_as},
+          {"count", Arrays::count},
           {"objectAtIndex:", item},
           {"objectAtIndexedSubscript:", item},
           {"firstObject",
@@ -141,10 +167,10 @@ void define_arrays() {
            }},
           {"isEqualToArray:",
            [](Array* self, SEL, id other) { return send<bool>(self, "isEqual:", other); }},
-          {"hash", [](Array* self, SEL) { return static_cast<UInteger>(self->items.size()); }},
+          {"hash", Arrays::count},
           {"arrayByAddingObject:",
            [](Array* self, SEL method, id object) {
-             auto* made = static_cast<Array*>(autoreleased(copied(self, &class_NSArray)));
+             auto* made = static_cast<Array*>(autoreleased(Arrays::copied(self, &class_NSArray)));
              add(made, method, object);
              return made;
            }},
@@ -170,7 +196,7 @@ void define_arrays() {
            }},
           {"sortedArrayUsingSelector:",
            [](Array* self, SEL, SEL comparator) {
-             auto* made = static_cast<Array*>(copied(self, &class_NSArray));
+             auto* made = static_cast<Array*>(Arrays::copied(self, &class_NSArray));
              std::stable_sort(made->items.begin(), made->items.end(), [&](id a, id b) {
                const auto compare = reinterpret_cast<long (*)(id, SEL, id)>(lookup(a, comparator));
                return compare(a, comparator, b) < 0;
@@ -190,19 +216,15 @@ void define_arrays() {
              return enumerate(self, state, buffer, room,
                               [](const Strong& one) { return one.get(); });
            }},
-          {"copy",
-           [](Array* self, SEL) -> id {
-             return is_kind_of(self, &class_NSMutableArray) ? copied(self, &class_NSArray)
-                                                            : objc_retain(self);
-           }},
-          {"mutableCopy", [](Array* self, SEL) { return copied(self, &class_NSMutableArray); }},
+          {"copy", Arrays::copy},
+          {"mutableCopy", Arrays::mutable_copy},
           {"description",
            [](Array* self, SEL) {
-             return string(listed(self, "(", ")", [](id one) { return describe(one) + ","; }));
+             return listed(self, "(", ")", [](id one) { return describe(one) + ","; });
            }},
       },
       {
-          {"array", [](id cls, SEL) { return autoreleased(allocate(as_class(cls))); }},
+          {"array", Arrays::empty},
           {"arrayWithObject:",
            [](id cls, SEL method, id object) {
              auto* made = make<Array>(as_class(cls));
@@ -214,14 +236,13 @@ void define_arrays() {
            [](id cls, SEL method, const id* objects, UInteger count) {
              return autoreleased(array_fill(make<Array>(as_class(cls)), method, objects, count));
            }},
-          {"arrayWithArray:",
-           [](id cls, SEL, Array* other) { return autoreleased(copied(other, as_class(cls))); }},
+          {"arrayWithArray:", Arrays::made_as},
       },
       {"NSCopying", "NSMutableCopying", "NSFastEnumeration"});
 
   define<Array>(METALOPS_OBJC_SYMBOLS(NSMutableArray), &class_NSArray,
                 {
-                    {"initWithCapacity:", [](id self, SEL, UInteger) { return self; }},
+                    {"initWithCapacity:", keep_capacity},
                     {"addObject:", add},
                     {"addObjectsFromArray:",
                      [](Array* self, SEL, Array* other) {
@@ -261,14 +282,9 @@ void define_arrays() {
                        ++self->mutations;
                        self->items.pop_back();
                      }},
-                    {"removeAllObjects",
-                     [](Array* self, SEL) {
-                       ++self->mutations;
-                       self->items.clear();
-                     }},
+                    {"removeAllObjects", Arrays::remove_all},
                 },
-                {{"arrayWithCapacity:",
-                  [](id cls, SEL, UInteger) { return autoreleased(allocate(as_class(cls))); }}});
+                {{"arrayWithCapacity:", with_capacity}});
 }
 
 // ---- dictionaries
@@ -321,36 +337,21 @@ id dictionary_init_with_pairs(Dictionary* self, SEL method, id first, ...) {
   va_end(arguments);
   return self;
 }
-id copied(const Dictionary* from, Class cls) {
-  auto* made = make<Dictionary>(cls);
-  made->items = from->items;
-  return made;
-}
 template <class Member>
 id all(Dictionary* self, Member member) {
   std::vector<id> items;
   for (const auto& entry : self->items) items.push_back(entry.*member);
   return array(items);
 }
-void remove_all(Dictionary* self, SEL) {
-  ++self->mutations;
-  self->items.clear();
-}
-
 using Entry = std::pair<const Strong, Strong>;
 
 void define_dictionaries() {
   define<Dictionary>(
       METALOPS_OBJC_SYMBOLS(NSDictionary), &class_NSObject,
       {
-          {"initWithDictionary:",
-           [](Dictionary* self, SEL, Dictionary* other) -> id {
-             self->items = other->items;
-             return self;
-           }},
+          {"initWithDictionary:", Dictionaries::init_as},
           {"initWithObjectsAndKeys:", dictionary_init_with_pairs},
-          {"count",
-           [](Dictionary* self, SEL) { return static_cast<UInteger>(self->items.size()); }},
+          {"count", Dictionaries::count},
           {"objectForKey:", value},
           {"objectForKeyedSubscript:", value},
           {"valueForKey:", value},
@@ -367,7 +368,7 @@ void define_dictionaries() {
            }},
           {"isEqualToDictionary:",
            [](id self, SEL, id other) { return send<bool>(self, "isEqual:", other); }},
-          {"hash", [](Dictionary* self, SEL) { return static_cast<UInteger>(self->items.size()); }},
+          {"hash", Dictionaries::count},
           {"enumerateKeysAndObjectsUsingBlock:",
            [](Dictionary* self, SEL, id block) {
              const auto items = self->items;
@@ -382,22 +383,17 @@ void define_dictionaries() {
              return enumerate(self, state, buffer, room,
                               [](const Entry& entry) { return entry.first.get(); });
            }},
-          {"copy",
-           [](Dictionary* self, SEL) -> id {
-             return is_kind_of(self, &class_NSMutableDictionary) ? copied(self, &class_NSDictionary)
-                                                                 : objc_retain(self);
-           }},
-          {"mutableCopy",
-           [](Dictionary* self, SEL) { return copied(self, &class_NSMutableDictionary); }},
+          {"copy", Dictionaries::copy},
+          {"mutableCopy", Dictionaries::mutable_copy},
           {"description",
            [](Dictionary* self, SEL) {
-             return string(listed(self, "{", "}", [](const Entry& entry) {
+             return listed(self, "{", "}", [](const Entry& entry) {
                return describe(entry.first) + " = " + describe(entry.second) + ";";
-             }));
+             });
            }},
       },
       {
-          {"dictionary", [](id cls, SEL) { return autoreleased(allocate(as_class(cls))); }},
+          {"dictionary", Dictionaries::empty},
           {"dictionaryWithObject:forKey:",
            [](id cls, SEL method, id object, id key) {
              auto* made = make<Dictionary>(as_class(cls));
@@ -419,16 +415,13 @@ void define_dictionaries() {
              return autoreleased(made);
            }},
           {"dictionaryWithObjectsAndKeys:", dictionary_with_pairs},
-          {"dictionaryWithDictionary:",
-           [](id cls, SEL, Dictionary* other) {
-             return autoreleased(copied(other, as_class(cls)));
-           }},
+          {"dictionaryWithDictionary:", Dictionaries::made_as},
       },
       {"NSCopying", "NSMutableCopying", "NSFastEnumeration"});
 
   define<Dictionary>(METALOPS_OBJC_SYMBOLS(NSMutableDictionary), &class_NSDictionary,
                      {
-                         {"initWithCapacity:", [](id self, SEL, UInteger) { return self; }},
+                         {"initWithCapacity:", keep_capacity},
                          {"setObject:forKey:", set},
                          {"setObject:forKeyedSubscript:", set_or_erase},
                          {"setValue:forKey:", set_or_erase},
@@ -438,18 +431,16 @@ void define_dictionaries() {
                             for (const auto& [key, object] : items) set(self, method, object, key);
                           }},
                          {"removeObjectForKey:", erase},
-                         {"removeAllObjects", remove_all},
+                         {"removeAllObjects", Dictionaries::remove_all},
                      },
-                     {{"dictionaryWithCapacity:", [](id cls, SEL, UInteger) {
-                         return autoreleased(allocate(as_class(cls)));
-                       }}});
+                     {{"dictionaryWithCapacity:", with_capacity}});
 
   define<Dictionary>(METALOPS_OBJC_SYMBOLS(NSCache), &class_NSObject,
                      {
                          {"objectForKey:", value},
                          {"setObject:forKey:", set},
                          {"removeObjectForKey:", erase},
-                         {"removeAllObjects", remove_all},
+                         {"removeAllObjects", Dictionaries::remove_all},
                      });
 }
 
@@ -472,8 +463,7 @@ void define_sets() {
   define<Dictionary>(
       METALOPS_OBJC_SYMBOLS(NSSet), &class_NSObject,
       {
-          {"count",
-           [](Dictionary* self, SEL) { return static_cast<UInteger>(self->items.size()); }},
+          {"count", Sets::count},
           {"containsObject:", [](Dictionary* self, SEL method,
                                  id object) { return value(self, method, object) != nullptr; }},
           {"allObjects", [](Dictionary* self, SEL) { return all(self, &Entry::first); }},
@@ -482,20 +472,16 @@ void define_sets() {
              return enumerate(self, state, buffer, room,
                               [](const Entry& entry) { return entry.first.get(); });
            }},
-          {"copy",
-           [](Dictionary* self, SEL) -> id {
-             return is_kind_of(self, &class_NSMutableSet) ? copied(self, &class_NSSet)
-                                                          : objc_retain(self);
-           }},
-          {"mutableCopy", [](Dictionary* self, SEL) { return copied(self, &class_NSMutableSet); }},
+          {"copy", Sets::copy},
+          {"mutableCopy", Sets::mutable_copy},
           {"description",
            [](Dictionary* self, SEL) {
-             return string(listed(self, "{(", ")}",
-                                  [](const Entry& entry) { return describe(entry.first) + ","; }));
+             return listed(self, "{(", ")}",
+                           [](const Entry& entry) { return describe(entry.first) + ","; });
            }},
       },
       {
-          {"set", [](id cls, SEL) { return autoreleased(allocate(as_class(cls))); }},
+          {"set", Sets::empty},
           {"setWithObject:",
            [](id cls, SEL method, id object) {
              auto* made = make<Dictionary>(as_class(cls));
@@ -514,7 +500,7 @@ void define_sets() {
 
   define<Dictionary>(
       METALOPS_OBJC_SYMBOLS(NSMutableSet), &class_NSSet,
-      {{"addObject:", insert}, {"removeObject:", erase}, {"removeAllObjects", remove_all}});
+      {{"addObject:", insert}, {"removeObject:", erase}, {"removeAllObjects", Sets::remove_all}});
 }
 
 }  // namespace
