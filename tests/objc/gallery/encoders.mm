@@ -68,6 +68,10 @@ TEST(indirect_numbers_of_threadgroups) {
          [encoder dispatchThreadgroupsWithIndirectBuffer:arguments
                                     indirectBufferOffset:8
                                    threadsPerThreadgroup:MTLSizeMake(16, 1, 1)]);
+  RAISES("a threadgroup of 2048 x 1 x 1 threads is too large",
+         [encoder dispatchThreadgroupsWithIndirectBuffer:arguments
+                                    indirectBufferOffset:4
+                                   threadsPerThreadgroup:MTLSizeMake(2048, 1, 1)]);
   [encoder endEncoding];
   [buffer commit];
   EQUAL(floats(out)[31], 62);

@@ -182,66 +182,66 @@ void check_tensors(const exec::Kernel& kernel, bool takes_tensors) {
                               "software Metal device");
 }
 
-// Returns the lengths of a kernel's threadgroup arguments. Programs leave out those of arguments
-// that a kernel does not use, which only Metal's API validation rejects: they share what is left of
-// a threadgroup's memory, so that a kernel that does use them stays within it.
-Lengths lengths_for(ComputeEncoder* self, const exec::Kernel& kernel, SEL method) {
-  Lengths lengths = self->threadgroup;
-  std::vector<uint32_t> missing;
-  uint32_t used = kernel.static_threadgroup_bytes;
-  for (uint32_t i = 0; i < kernel.argument_count; ++i) {
-    const msl::abi::Argument& argument = kernel.arguments[i];
-    if (argument.kind != msl::abi::ArgumentKind::kThreadgroup) continue;
-    used += lengths[argument.index];
-    if (lengths[argument.index] == 0) missing.push_back(argument.index);
-  }
-  if (missing.empty()) return lengths;
+// Divides what is left of a threadgroup's memory among the threadgroup arguments whose length was
+// not set. Programs leave out those that a kernel does not use, which only Metal's API validation
+// rejects; a kernel that does use them stays within its memory.
+void share_rest(Lengths& lengths, const std::vector<uint32_t>& missing, uint64_t used,
+                const exec::Kernel& kernel, const validation::Call& call) {
   const std::string what =
       c10::str(" has a threadgroup argument at index ", missing[0],
                ", whose length setThreadgroupMemoryLength:atIndex: did not set");
-  if (validation::is_enabled())
-    validation::report_unbound(kernel.name, what, call_of(self, method));
+  if (validation::is_enabled()) validation::report_unbound(kernel.name, what, call);
   TORCH_WARN_ONCE("Metal kernel '", kernel.name, "'", what, ". Metal's API validation rejects it");
-  constexpr uint32_t kMost = msl::abi::kMaxThreadgroupBytes, kAlignment = 16;
-  const uint32_t each =
-      (used < kMost ? kMost - used : 0) / missing.size() / kAlignment * kAlignment;
+  constexpr uint32_t kAlignment = 16;
+  const auto each = static_cast<uint32_t>((msl::abi::kMaxThreadgroupBytes - used) / missing.size() /
+                                          kAlignment * kAlignment);
   for (const uint32_t index : missing) lengths[index] = std::max(each, kAlignment);
+}
+
+void check_buffer(const Bound& bound, const exec::Kernel& kernel,
+                  const msl::abi::Argument& argument, const validation::Call& call) {
+  if (bound.kind == Bound::Kind::kNothing) {
+    validation::report_unbound(kernel.name,
+                               c10::str(": nothing is bound to buffer ", argument.index, " ('",
+                                        argument.type, " ", argument.name, "')"),
+                               call);
+  }
+  validation::check_alignment({kernel.name, argument.name, argument.type,
+                               static_cast<uint64_t>(argument.index), argument.element_bytes},
+                              bound.offset, call);
+}
+
+// Checks what is bound to the arguments, and the size of threadgroups. Returns the lengths of the
+// threadgroup arguments.
+Lengths check_arguments(ComputeEncoder* self, SEL method, const exec::Kernel& kernel, Size group) {
+  const validation::Call call = call_of(self, method);
+  const exec::KernelNotes* notes = exec::notes_of(kernel);
+  Lengths lengths = self->threadgroup;
+  uint64_t memory = 0;
+  std::vector<uint32_t> missing;
+  for (uint32_t i = 0; i < kernel.argument_count; ++i) {
+    const msl::abi::Argument& argument = kernel.arguments[i];
+    if (notes != nullptr && !notes->is_on(i)) continue;
+    if (argument.kind == msl::abi::ArgumentKind::kThreadgroup) {
+      memory += lengths[argument.index];
+      if (lengths[argument.index] == 0) missing.push_back(argument.index);
+    } else if (argument.kind == msl::abi::ArgumentKind::kBuffer) {
+      check_buffer(self->table[argument.index], kernel, argument, call);
+    }
+  }
+  const uint64_t declared = kernel.static_threadgroup_bytes;
+  validation::check_threadgroup(kernel.name, {group.width, group.height, group.depth},
+                                kernel.max_threads_per_threadgroup, call);
+  validation::check_threadgroup_memory(kernel.name, declared, memory, call);
+  if (!missing.empty()) share_rest(lengths, missing, declared + memory, kernel, call);
   return lengths;
 }
 
 void bind_arguments(Encoder& encoder, ComputeEncoder* from, const exec::Kernel& kernel,
-                    SEL method) {
+                    const Lengths& lengths, SEL method) {
   bind(encoder, *from);
-  encoder.set_threadgroup_bytes(lengths_for(from, kernel, method));
+  encoder.set_threadgroup_bytes(lengths);
   bind_handles(encoder, from, kernel, method);
-}
-
-// Checks what is bound to the arguments, and the size of threadgroups.
-void check_arguments(ComputeEncoder* self, SEL method, const exec::Kernel& kernel, Size group) {
-  const validation::Call call = call_of(self, method);
-  const exec::KernelNotes* notes = exec::notes_of(kernel);
-  uint64_t memory = 0;
-  for (uint32_t i = 0; i < kernel.argument_count; ++i) {
-    const msl::abi::Argument& argument = kernel.arguments[i];
-    if (argument.kind == msl::abi::ArgumentKind::kThreadgroup) {
-      memory += self->threadgroup[argument.index];
-    }
-    if (argument.kind != msl::abi::ArgumentKind::kBuffer) continue;
-    if (notes != nullptr && !notes->is_on(i)) continue;
-    const Bound& bound = self->table[argument.index];
-    if (bound.kind == Bound::Kind::kNothing) {
-      validation::report_unbound(kernel.name,
-                                 c10::str(": nothing is bound to buffer ", argument.index, " ('",
-                                          argument.type, " ", argument.name, "')"),
-                                 call);
-    }
-    validation::check_alignment({kernel.name, argument.name, argument.type,
-                                 static_cast<uint64_t>(argument.index), argument.element_bytes},
-                                bound.offset, call);
-  }
-  validation::check_threadgroup(kernel.name, {group.width, group.height, group.depth},
-                                kernel.max_threads_per_threadgroup, call);
-  validation::check_threadgroup_memory(kernel.name, kernel.static_threadgroup_bytes, memory, call);
 }
 
 // Describes the memory that a launch accesses. How far it does is not known.
@@ -278,18 +278,18 @@ const Pipeline& pipeline_for(ComputeEncoder* self, SEL method) {
 
 void dispatch(ComputeEncoder* self, SEL method, Threads threads, Size group) {
   const Pipeline& pipeline = pipeline_for(self, method);
-  check_arguments(self, method, *pipeline.described, group);
+  const Lengths lengths = check_arguments(self, method, *pipeline.described, group);
   CommandBuffer* buffer = self->commands();
   if (validation::is_enabled()) buffer->check_order(work_of(self, *pipeline.described));
   if (buffer->life.is_of_stream) {
     Encoder encoder;
-    bind_arguments(encoder, self, *pipeline.described, method);
+    bind_arguments(encoder, self, *pipeline.described, lengths, method);
     const OwnWork own;
     encoder.dispatch(pipeline.kernel(), threads, threads_of(group));
     return;
   }
   auto encoder = std::make_shared<Encoder>();
-  bind_arguments(*encoder, self, *pipeline.described, method);
+  bind_arguments(*encoder, self, *pipeline.described, lengths, method);
   encoder->check_dispatch(*pipeline.described, threads, threads_of(group));
   buffer->add([encoder, state = self->pipeline, buffers = self->table, textures = self->textures,
                threads, group] {
@@ -303,12 +303,13 @@ void dispatch(ComputeEncoder* self, SEL method, Threads threads, Size group) {
 // The numbers of threadgroups are in a buffer, and are read when the command runs.
 void dispatch_indirect(ComputeEncoder* self, SEL method, id buffer, UInteger offset, Size group) {
   const exec::Kernel& kernel = *pipeline_for(self, method).described;
+  const Lengths lengths = check_arguments(self, method, kernel, group);
   const Place place = kept_place(self->commands(), buffer, self, method);
   check_range(place, offset, 3 * sizeof(uint32_t), self, method);
   validation::check_word_offset(offset, call_of(self, method));
   if (validation::is_enabled()) self->commands()->check_order(work_of(self, kernel));
   auto encoder = std::make_shared<Encoder>();
-  bind_arguments(*encoder, self, kernel, method);
+  bind_arguments(*encoder, self, kernel, lengths, method);
   const auto run = [encoder, state = self->pipeline, buffers = self->table,
                     textures = self->textures, place, offset, group] {
     const OwnWork own;
