@@ -143,6 +143,40 @@ TEST(copies_between_buffers_and_slices) {
                mipmapLevel:0]);
 }
 
+TEST(the_rows_of_a_copy_are_within_the_buffer) {
+  MTLTextureDescriptor* descriptor = [[MTLTextureDescriptor alloc] init];
+  descriptor.textureType = MTLTextureType3D;
+  descriptor.pixelFormat = MTLPixelFormatR32Float;
+  descriptor.width = descriptor.height = descriptor.depth = 2;
+  id<MTLTexture> texture = [device() newTextureWithDescriptor:descriptor];
+  id<MTLBuffer> from = counting(8);
+  id<MTLBlitCommandEncoder> copies =
+      [[[device() newCommandQueue] commandBuffer] blitCommandEncoder];
+  const auto copy = [&](MTLSize size, NSUInteger offset, NSUInteger rows, NSUInteger images) {
+    [copies copyFromBuffer:from
+               sourceOffset:offset
+          sourceBytesPerRow:rows
+        sourceBytesPerImage:images
+                 sourceSize:size
+                  toTexture:texture
+           destinationSlice:0
+           destinationLevel:0
+          destinationOrigin:MTLOriginMake(0, 0, 0)];
+  };
+  copy(MTLSizeMake(2, 2, 0), 32, 8, 16);  // no texels
+  copy(MTLSizeMake(2, 0, 2), 32, 8, 16);
+  copy(MTLSizeMake(2, 2, 2), 0, 8, 16);
+  RAISES("are beyond the 32 bytes", copy(MTLSizeMake(2, 2, 2), 4, 8, 16));
+  RAISES("are beyond the 32 bytes", copy(MTLSizeMake(2, 2, 2), 0, 8, NSUIntegerMax));
+  RAISES("are beyond the 32 bytes", copy(MTLSizeMake(2, 2, 2), 0, NSUIntegerMax - 3, 0));
+  [copies endEncoding];
+  descriptor.textureType = MTLTextureType2DArray;
+  descriptor.depth = 1;
+  descriptor.arrayLength = 4096;
+  RAISES("at most 2048 array elements, and not 4096",
+         [device() newTextureWithDescriptor:descriptor]);
+}
+
 TEST(the_memory_of_a_buffer) {
   id<MTLBuffer> memory = counting(8);
   MTLTextureDescriptor* descriptor =
@@ -152,6 +186,8 @@ TEST(the_memory_of_a_buffer) {
                                                      mipmapped:NO];
   id<MTLTexture> texture = [memory newTextureWithDescriptor:descriptor offset:4 bytesPerRow:12];
   CHECK(texture.buffer == memory && texture.bufferBytesPerRow == 12);
+  id<MTLTexture> view = [texture newTextureViewWithPixelFormat:MTLPixelFormatR32Uint];
+  CHECK(view.buffer == memory && view.bufferOffset == 4 && view.bufferBytesPerRow == 12);
   float texels[4] = {};
   [texture getBytes:texels bytesPerRow:8 fromRegion:MTLRegionMake2D(0, 0, 2, 2) mipmapLevel:0];
   EQUAL(texels[1], 2);

@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <limits>
 
 #include <csrc/host/objc/metal.h>
+#include <csrc/host/objc/metal/pixel_formats.h>
 
 METALOPS_OBJC_CLASS(MTLTextureDescriptor)
 METALOPS_OBJC_CLASS(MetalopsTexture)
@@ -16,81 +18,18 @@ METALOPS_OBJC_CLASS(MetalopsTexture)
 namespace metalops::objc {
 namespace {
 
-using msl::abi::TexelEncoding;
-using msl::abi::TexelFormat;
-using msl::abi::TexelOrder;
 using msl::abi::TextureKind;
 using msl::abi::TextureLevel;
 
 constexpr UInteger kShaderRead = 1;   // MTLTextureUsageShaderRead
 constexpr UInteger kShaderWrite = 2;  // MTLTextureUsageShaderWrite
 
-// ---- pixel formats
-
-struct PixelFormat {
-  UInteger value;  // of MTLPixelFormat
-  TexelFormat format;
-  unsigned usage;
-};
-
-// Formats of one, two and four equal components.
-struct Components {
-  UInteger values[3];
-  TexelEncoding encoding;
-  unsigned char bytes;  // of a component
-  bool has_read_write;  // with one and four components (texture tier 2)
-};
-constexpr Components kComponents[] = {
-    {{10, 30, 70}, TexelEncoding::kUnorm8, 1, true},
-    {{11, 31, 71}, TexelEncoding::kSrgb8, 1, false},
-    {{12, 32, 72}, TexelEncoding::kSnorm8, 1, false},
-    {{13, 33, 73}, TexelEncoding::kUint8, 1, true},
-    {{14, 34, 74}, TexelEncoding::kSint8, 1, true},
-    {{20, 60, 110}, TexelEncoding::kUnorm16, 2, false},
-    {{22, 62, 112}, TexelEncoding::kSnorm16, 2, false},
-    {{23, 63, 113}, TexelEncoding::kUint16, 2, true},
-    {{24, 64, 114}, TexelEncoding::kSint16, 2, true},
-    {{25, 65, 115}, TexelEncoding::kHalf, 2, true},
-    {{53, 103, 123}, TexelEncoding::kUint32, 4, true},
-    {{54, 104, 124}, TexelEncoding::kSint32, 4, true},
-    {{55, 105, 125}, TexelEncoding::kFloat, 4, true},
-};
-constexpr unsigned kWrite = msl::abi::kUsageWrite;
-constexpr PixelFormat kOtherFormats[] = {
-    {1, {TexelEncoding::kUnorm8, 1, TexelOrder::kAlpha, 1}, kWrite},
-    {40, {TexelEncoding::kB5G6R5, 3, TexelOrder::kRgba, 2}, kWrite},
-    {41, {TexelEncoding::kA1Bgr5, 4, TexelOrder::kRgba, 2}, kWrite},
-    {42, {TexelEncoding::kAbgr4, 4, TexelOrder::kRgba, 2}, kWrite},
-    {43, {TexelEncoding::kBgr5A1, 4, TexelOrder::kRgba, 2}, kWrite},
-    {80, {TexelEncoding::kUnorm8, 4, TexelOrder::kBgra, 4}, kWrite},
-    {81, {TexelEncoding::kSrgb8, 4, TexelOrder::kBgra, 4}, kWrite},
-    {90, {TexelEncoding::kRgb10A2, 4, TexelOrder::kRgba, 4}, kWrite},
-    {91, {TexelEncoding::kRgb10A2Uint, 4, TexelOrder::kRgba, 4}, kWrite},
-    {92, {TexelEncoding::kRg11B10Float, 3, TexelOrder::kRgba, 4}, kWrite},
-    {93, {TexelEncoding::kRgb9E5Float, 3, TexelOrder::kRgba, 4}, kWrite},
-    {94, {TexelEncoding::kBgr10A2, 4, TexelOrder::kRgba, 4}, kWrite},
-    {250, {TexelEncoding::kUnorm16, 1, TexelOrder::kRgba, 2}, 0},
-    {252, {TexelEncoding::kFloat, 1, TexelOrder::kRgba, 4}, 0},
-};
-
 PixelFormat format_of(UInteger value, id self, SEL method) {
-  for (const Components& one : kComponents) {
-    for (int i = 0; i < 3; ++i) {
-      if (one.values[i] != value) continue;
-      const auto channels = static_cast<unsigned char>(1 << i);
-      const bool read_write = one.has_read_write && i != 1;
-      return {value,
-              {one.encoding, channels, TexelOrder::kRgba,
-               static_cast<unsigned char>(channels * one.bytes)},
-              kWrite | (read_write ? msl::abi::kUsageReadWrite : 0)};
-    }
-  }
-  for (const PixelFormat& one : kOtherFormats) {
-    if (one.value == value) return one;
-  }
-  TORCH_CHECK_NOT_IMPLEMENTED(false, written(self, method),
+  const auto found = find_pixel_format(value);
+  TORCH_CHECK_NOT_IMPLEMENTED(found, written(self, method),
                               ": the software Metal device has no textures of MTLPixelFormat ",
                               value);
+  return *found;
 }
 
 // ---- descriptors
@@ -211,10 +150,12 @@ void lay_out(Texture* texture, UInteger row_bytes, id self, SEL method) {
   const bool is_cube = d.type == 5 || d.type == 6;
   TORCH_CHECK_VALUE(d.width > 0 && d.height > 0 && d.depth > 0 && d.layers > 0 && d.levels > 0,
                     written(self, method), ": a size of the texture is 0");
-  constexpr UInteger kMost = 16384;  // of an Apple GPU
+  constexpr UInteger kMost = 16384, kMostLayers = 2048;  // of an Apple GPU
   TORCH_CHECK_VALUE((d.type == 9 || d.width <= kMost) && d.height <= kMost && d.depth <= kMost,
                     written(self, method), ": textures have at most ", kMost,
                     " texels in a dimension, and not ", d.width, "x", d.height, "x", d.depth);
+  TORCH_CHECK_VALUE(d.layers <= kMostLayers, written(self, method), ": textures have at most ",
+                    kMostLayers, " array elements, and not ", d.layers);
   TORCH_CHECK_VALUE(d.levels <= std::min<UInteger>(levels_for(std::max(d.width, d.depth), d.height),
                                                    msl::abi::kMaxTextureLevels),
                     written(self, method), ": ", d.levels,
@@ -260,6 +201,8 @@ id view_with_format(Texture* self, SEL method, UInteger value) {
   made->layout.usage = format.usage;
   made->levels = self->levels;
   made->buffer = self->buffer;
+  made->buffer_offset = self->buffer_offset;
+  made->buffer_row_bytes = self->buffer_row_bytes;
   return made;
 }
 
@@ -296,6 +239,17 @@ struct Rows {
   char* memory;
   UInteger row_bytes, image_bytes;
 };
+
+// How many bytes the rows of a region take, from its first texel to its last; the largest number if
+// none can have so many.
+UInteger bytes_of_rows(Size size, UInteger row_bytes, UInteger image_bytes, UInteger texel_bytes) {
+  if (size.width == 0 || size.height == 0 || size.depth == 0) return 0;
+  using Wide = unsigned __int128;
+  const Wide bytes = Wide(size.depth - 1) * image_bytes + Wide(size.height - 1) * row_bytes +
+                     Wide(size.width) * texel_bytes;
+  constexpr UInteger kMost = std::numeric_limits<UInteger>::max();
+  return bytes > kMost ? kMost : static_cast<UInteger>(bytes);
+}
 
 void copy_texels(Rows to, Rows from, Size size, UInteger texel_bytes) {
   for (UInteger z = 0; z < size.depth; ++z) {
@@ -404,7 +358,8 @@ id new_texture_of_buffer(id self, SEL method, id descriptor, UInteger offset, UI
   TORCH_CHECK_VALUE(made->layout.level_count == 1 && level.depth == 1 && made->layout.layers == 1,
                     written(self, method), ": a texture of a buffer has one level and one slice");
   const Place place = place_of(self, self, method);
-  const UInteger bytes = row_bytes * (level.height - 1) + texels;
+  const UInteger bytes =
+      bytes_of_rows({level.width, level.height, 1}, row_bytes, 0, made->layout.format.bytes);
   check_range(place, offset, bytes, self, method);
   made->buffer = Strong(self);
   made->buffer_offset = offset;
@@ -441,9 +396,8 @@ std::function<void()> copy_of_texels(const TexelCopy& copy, id self, SEL method)
   const Rows texels = rows_of(texture, copy.slice, copy.level, region, self, method);
   const Place place = place_of(copy.buffer, self, method);
   const UInteger bytes = texture->layout.format.bytes;
-  const UInteger end = (copy.size.depth - 1) * copy.image_bytes +
-                       (copy.size.height - 1) * copy.row_bytes + copy.size.width * bytes;
-  check_range(place, copy.offset, end, self, method);
+  check_range(place, copy.offset, bytes_of_rows(copy.size, copy.row_bytes, copy.image_bytes, bytes),
+              self, method);
   const Rows rows{place.memory + copy.offset, copy.row_bytes, copy.image_bytes};
   return [=, size = copy.size, to_texture = copy.to_texture, kept = Strong(texture)] {
     copy_texels(to_texture ? texels : rows, to_texture ? rows : texels, size, bytes);
