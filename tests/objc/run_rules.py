@@ -27,6 +27,7 @@ AFTER = {
     "encoder_not_ended__on_torchs_buffer": lambda tensors: tensors["x"] + 1,
     "freed_in_flight": lambda tensors: tensors.pop("out"),
     "unsynchronised_queue": lambda tensors: tensors["out"] + 1,
+    "unsynchronised_queue__texture": lambda tensors: tensors["out"] + 1,
     "unsynchronised_queue__event": lambda tensors: tensors["out"] + 1,
 }
 

@@ -273,10 +273,18 @@ void Encoder::check_dispatch(const exec::Kernel& kernel, std::array<uint64_t, 3>
 
 void Encoder::dispatch(const exec::Kernel& kernel, std::array<uint64_t, 3> threads,
                        std::array<uint64_t, 3> group) {
-  if (!set_grid(kernel, threads, group)) return;
+  if (set_grid(kernel, threads, group)) run_or_queue(kernel, /*checks_order=*/true);
+}
+
+void Encoder::dispatch_in_order(const exec::Kernel& kernel, std::array<uint64_t, 3> threads,
+                                std::array<uint64_t, 3> group) {
+  if (set_grid(kernel, threads, group)) run_or_queue(kernel, /*checks_order=*/false);
+}
+
+void Encoder::run_or_queue(const exec::Kernel& kernel, bool checks_order) {
   streams::follow(streams::Followers::Work::kLaunch);
   if (C10_UNLIKELY(streams::in_use())) {
-    if (exec::checks_stream_order()) check_order(kernel);
+    if (checks_order && exec::checks_stream_order()) check_order(kernel);
     if (!streams::is_current_default()) return queue(kernel);
   }
   Turn turn;

@@ -98,6 +98,10 @@ class Encoder {
   void dispatch(const exec::Kernel& kernel, std::array<uint64_t, 3> threads,
                 std::array<uint64_t, 3> group);
 
+  // Dispatches work whose order with that of other streams the caller has checked.
+  void dispatch_in_order(const exec::Kernel& kernel, std::array<uint64_t, 3> threads,
+                         std::array<uint64_t, 3> group);
+
   // Dispatches on one CPU thread, for a caller that has the turn and has called check_bound.
   void dispatch_1d_in_turn(const exec::Kernel& kernel, uint32_t threads);
 
@@ -108,6 +112,7 @@ class Encoder {
   void* copy(const void* data, size_t size);
   void describe(unsigned index, exec::BoundBuffer bound);
   void run(const exec::Kernel& kernel, int threads);
+  void run_or_queue(const exec::Kernel& kernel, bool checks_order);
   void queue(const exec::Kernel& kernel);
   void bind(unsigned index, void* address, uint64_t bytes);
 

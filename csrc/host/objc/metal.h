@@ -80,10 +80,11 @@ struct SizeAndAlign {  // MTLSizeAndAlign
   UInteger size, align;
 };
 SizeAndAlign heap_size_and_align(id self, SEL method, UInteger length, UInteger options);
+SizeAndAlign heap_size_and_align_of_texture(id self, SEL method, id descriptor);
 id new_heap(id descriptor, id self, SEL method);
 // A part of a heap, which it keeps. Its bytes are what the last buffer there left.
 id new_buffer_of_heap(char* memory, size_t bytes, UInteger options, id heap, UInteger offset);
-// Lets the heap use the place of a buffer again.
+// Lets the heap use the place of a buffer or texture again.
 void release_of_heap(id heap, UInteger offset);
 
 id new_residency_set(id descriptor, id self, SEL method);
@@ -102,17 +103,40 @@ void bind_texture(Encoder& encoder, const exec::Kernel& kernel, const msl::abi::
                   unsigned index, id texture, id self, SEL method);
 uint64_t sampler_bits(id sampler);
 
-// A copy between a buffer and a region of a slice of a texture's level.
-struct TexelCopy {
-  id buffer;
-  UInteger offset, row_bytes, image_bytes;
+// Makes a texture of which only the memory is missing; returns how many bytes it needs.
+UInteger new_texture_without_memory(id descriptor, id self, SEL method, Strong& texture);
+// Gives it a place in a heap, which it keeps.
+void place_in_heap(id texture, char* memory, UInteger options, id heap, UInteger offset);
+// Adds the memory of a texture to what a work accesses.
+void add_accesses(exec::StreamWork& work, id texture, bool writes, const std::string& role);
+
+// A copy of texels that was checked: what it accesses, and what does it.
+struct TexelWork {
+  std::vector<exec::StreamWork::Access> accesses;
+  std::function<void()> run;
+};
+// The first texel of a region of a slice of a texture's level.
+struct TexelPlace {
   id texture;
   UInteger slice, level, x, y, z;
-  Size size;
-  bool to_texture;
 };
-// Checks a copy; returns what does it.
-std::function<void()> copy_of_texels(const TexelCopy& copy, id self, SEL method);
+// Texels in a buffer.
+struct BufferRows {
+  Place place;
+  UInteger offset, row_bytes, image_bytes;
+};
+TexelWork copy_to_texture(const BufferRows& from, const TexelPlace& to, Size size, id self,
+                          SEL method);
+TexelWork copy_from_texture(const TexelPlace& from, Size size, const BufferRows& to, id self,
+                            SEL method);
+TexelWork copy_texture(const TexelPlace& from, Size size, const TexelPlace& to, id self,
+                       SEL method);
+// Whole levels of slices, from those of the two places on.
+TexelWork copy_slices(const TexelPlace& from, const TexelPlace& to, UInteger slices,
+                      UInteger levels, id self, SEL method);
+TexelWork copy_all(id from, id to, id self, SEL method);
+// Launches kernels that compute all levels but the first.
+TexelWork generate_mipmaps(id texture, id self, SEL method);
 
 // ---- libraries
 

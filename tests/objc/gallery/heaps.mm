@@ -131,3 +131,30 @@ TEST(a_residency_set) {
   RAISES("an MTLAllocation is expected, but this is a ", [set addAllocation:(id) @"text"]);
   [set endResidency];
 }
+
+TEST(textures_have_places_in_heaps) {
+  MTLTextureDescriptor* descriptor =
+      [MTLTextureDescriptor texture2DDescriptorWithPixelFormat:MTLPixelFormatR32Float
+                                                         width:16
+                                                        height:16
+                                                     mipmapped:YES];
+  const MTLSizeAndAlign needed = [device() heapTextureSizeAndAlignWithDescriptor:descriptor];
+  CHECK(needed.size >= 4 * (256 + 64 + 16 + 4 + 1) && needed.size % needed.align == 0);
+  id<MTLHeap> one = heap(needed.size + 256, MTLHeapTypeAutomatic);
+  id<MTLBuffer> buffer = [one newBufferWithLength:256 options:0];
+  id<MTLTexture> texture = [one newTextureWithDescriptor:descriptor];
+  CHECK(texture.heap == one && texture.heapOffset == 256);
+  EQUAL(texture.storageMode, MTLStorageModeShared);
+  EQUAL(one.usedSize, one.size);
+  CHECK([one newTextureWithDescriptor:descriptor] == nil);
+  const float texel = 3;
+  [texture replaceRegion:MTLRegionMake2D(0, 0, 1, 1) mipmapLevel:4 withBytes:&texel bytesPerRow:4];
+  EQUAL(floats(buffer)[63], 0);
+  [texture release];
+  EQUAL(one.usedSize, 256u);
+  id<MTLHeap> other = heap(needed.size + 256, MTLHeapTypePlacement);
+  texture = [other newTextureWithDescriptor:descriptor offset:256];
+  [texture replaceRegion:MTLRegionMake2D(0, 0, 1, 1) mipmapLevel:0 withBytes:&texel bytesPerRow:4];
+  EQUAL(floats([other newBufferWithLength:4 options:0 offset:256])[0], 3);
+  RAISES("are beyond the", [other newTextureWithDescriptor:descriptor offset:512]);
+}

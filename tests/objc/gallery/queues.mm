@@ -54,16 +54,16 @@ TEST(what_a_command_raises_is_the_buffers_error) {
   id<MTLCommandBuffer> commands = [[device() newCommandQueue] commandBuffer];
   id<MTLComputeCommandEncoder> encoder = [commands computeCommandEncoder];
   id<MTLBuffer> numbers = counting(8);
-  const uint32_t groups[] = {1, 1, 1};
+  const uint32_t groups[] = {0xFFFFFFFF, 1, 1};
   encode_scale(encoder, numbers, numbers, 1, 8);
   [encoder dispatchThreadgroupsWithIndirectBuffer:[device() newBufferWithBytes:groups
                                                                         length:sizeof groups
                                                                        options:0]
                              indirectBufferOffset:0
-                            threadsPerThreadgroup:MTLSizeMake(2048, 1, 1)];
+                            threadsPerThreadgroup:MTLSizeMake(64, 1, 1)];
   [encoder endEncoding];
   const std::string raised = check::raised([&] { [commands commit]; });
-  CHECK(check::has(raised, "1024"));
+  CHECK(check::has(raised, "threads along one axis exceeds 32 bits"));
   EQUAL(commands.status, MTLCommandBufferStatusError);
   CHECK(commands.error != nil &&
         check::has(raised, commands.error.localizedDescription.UTF8String));

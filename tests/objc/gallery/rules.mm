@@ -469,6 +469,95 @@ RIGHT(unsynchronised_queue) {
   [commands waitUntilCompleted];
 }
 
+// torch reads the memory of a texture afterwards.
+static id<MTLTexture> texture_of_out() {
+  MTLTextureDescriptor* descriptor =
+      [MTLTextureDescriptor texture2DDescriptorWithPixelFormat:MTLPixelFormatR32Float
+                                                         width:8
+                                                        height:8
+                                                     mipmapped:NO];
+  return [out newTextureWithDescriptor:descriptor offset:0 bytesPerRow:32];
+}
+WRONG(unsynchronised_queue__texture) {
+  id<MTLCommandBuffer> commands = [queue() commandBuffer];
+  id<MTLBlitCommandEncoder> encoder = [commands blitCommandEncoder];
+  [encoder copyFromBuffer:counting(64)  // wrong
+             sourceOffset:0
+        sourceBytesPerRow:32
+      sourceBytesPerImage:256
+               sourceSize:MTLSizeMake(8, 8, 1)
+                toTexture:texture_of_out()
+         destinationSlice:0
+         destinationLevel:0
+        destinationOrigin:MTLOriginMake(0, 0, 0)];
+  [encoder endEncoding];
+  [commands commit];
+}
+RIGHT(unsynchronised_queue__texture) {
+  id<MTLCommandBuffer> commands = [queue() commandBuffer];
+  id<MTLBlitCommandEncoder> encoder = [commands blitCommandEncoder];
+  [encoder copyFromBuffer:counting(64)
+             sourceOffset:0
+        sourceBytesPerRow:32
+      sourceBytesPerImage:256
+               sourceSize:MTLSizeMake(8, 8, 1)
+                toTexture:texture_of_out()
+         destinationSlice:0
+         destinationLevel:0
+        destinationOrigin:MTLOriginMake(0, 0, 0)];
+  [encoder endEncoding];
+  [commands commit];
+  [commands waitUntilCompleted];
+}
+
+// One queue reads a texture that a kernel of another one writes.
+static void clear_texture(id<MTLCommandBuffer> commands, id<MTLTexture> texture) {
+  static id<MTLLibrary> library = [device()
+      newLibraryWithSource:@"#include <metal_stdlib>\nusing namespace metal;\n"
+                            "kernel void clear(texture2d<float, access::write> t [[texture(0)]], "
+                            "uint2 i [[thread_position_in_grid]]) { t.write(float4(0), i); }"
+                   options:nil
+                     error:nil];
+  id<MTLComputeCommandEncoder> encoder = [commands computeCommandEncoder];
+  [encoder setComputePipelineState:
+               [device() newComputePipelineStateWithFunction:[library newFunctionWithName:@"clear"]
+                                                       error:nil]];
+  [encoder setTexture:texture atIndex:0];
+  [encoder dispatchThreads:MTLSizeMake(8, 8, 1) threadsPerThreadgroup:MTLSizeMake(8, 8, 1)];
+  [encoder endEncoding];
+  [commands commit];
+}
+static id<MTLTexture> written_texture() {
+  MTLTextureDescriptor* descriptor =
+      [MTLTextureDescriptor texture2DDescriptorWithPixelFormat:MTLPixelFormatR32Float
+                                                         width:8
+                                                        height:8
+                                                     mipmapped:NO];
+  descriptor.usage = MTLTextureUsageShaderWrite;
+  return [device() newTextureWithDescriptor:descriptor];
+}
+WRONG(unsynchronised_queue__texture_of_a_kernel) {
+  id<MTLTexture> texture = written_texture(), copy = written_texture();
+  clear_texture([queue() commandBuffer], texture);
+  id<MTLCommandBuffer> commands = [[device() newCommandQueue] commandBuffer];
+  id<MTLBlitCommandEncoder> encoder = [commands blitCommandEncoder];
+  [encoder copyFromTexture:texture toTexture:copy];  // wrong
+  [encoder endEncoding];
+  [commands commit];
+}
+RIGHT(unsynchronised_queue__texture_of_a_kernel) {
+  id<MTLTexture> texture = written_texture(), copy = written_texture();
+  id<MTLCommandBuffer> first = [queue() commandBuffer];
+  clear_texture(first, texture);
+  [first waitUntilCompleted];
+  id<MTLCommandBuffer> commands = [[device() newCommandQueue] commandBuffer];
+  id<MTLBlitCommandEncoder> encoder = [commands blitCommandEncoder];
+  [encoder copyFromTexture:texture toTexture:copy];
+  [encoder endEncoding];
+  [commands commit];
+  [commands waitUntilCompleted];
+}
+
 // torch has just written `x`.
 WRONG(unsynchronised_queue__after_torch) {
   id<MTLCommandBuffer> commands = [queue() commandBuffer];

@@ -1,4 +1,6 @@
 // Textures and samplers.
+#include <vector>
+
 #include "kernels.h"
 
 static NSString* const kTextured = @R"METAL(
@@ -258,4 +260,170 @@ TEST(a_view_with_another_format) {
   [view getBytes:&bits bytesPerRow:4 fromRegion:MTLRegionMake2D(0, 0, 1, 1) mipmapLevel:0];
   EQUAL(bits, 0x3F800000u);
   RAISES("have 2 bytes", [view newTextureViewWithPixelFormat:MTLPixelFormatR16Float]);
+}
+
+static MTLTextureDescriptor* array_of_floats(NSUInteger size, NSUInteger levels,
+                                             NSUInteger slices) {
+  MTLTextureDescriptor* descriptor = [[[MTLTextureDescriptor alloc] init] autorelease];
+  descriptor.textureType = MTLTextureType2DArray;
+  descriptor.pixelFormat = MTLPixelFormatR32Float;
+  descriptor.width = descriptor.height = size;
+  descriptor.mipmapLevelCount = levels;
+  descriptor.arrayLength = slices;
+  descriptor.usage = MTLTextureUsageShaderRead | MTLTextureUsageShaderWrite;
+  return descriptor;
+}
+
+// Sets the texels of a slice of a level to `first`, `first` + 1, ...
+static void set_texels(id<MTLTexture> texture, NSUInteger level, NSUInteger slice, float first) {
+  const NSUInteger size = MAX(texture.width >> level, 1);
+  std::vector<float> texels(size * size);
+  for (float& one : texels) one = first++;
+  [texture replaceRegion:MTLRegionMake2D(0, 0, size, size)
+             mipmapLevel:level
+                   slice:slice
+               withBytes:texels.data()
+             bytesPerRow:4 * size
+           bytesPerImage:4 * size * size];
+}
+
+static float texel_at(id<MTLTexture> texture, NSUInteger x, NSUInteger y, NSUInteger z,
+                      NSUInteger level, NSUInteger slice) {
+  float texel = -1;
+  [texture getBytes:&texel
+        bytesPerRow:4
+      bytesPerImage:4
+         fromRegion:MTLRegionMake3D(x, y, z, 1, 1, 1)
+        mipmapLevel:level
+              slice:slice];
+  return texel;
+}
+
+template <class F>
+static void run_copies(F encode) {
+  id<MTLCommandBuffer> commands = [[device() newCommandQueue] commandBuffer];
+  id<MTLBlitCommandEncoder> copies = [commands blitCommandEncoder];
+  encode(copies);
+  [copies endEncoding];
+  [commands commit];
+  [commands waitUntilCompleted];
+}
+
+TEST(copies_between_textures) {
+  id<MTLTexture> from = [device() newTextureWithDescriptor:array_of_floats(4, 2, 2)];
+  id<MTLTexture> to = [device() newTextureWithDescriptor:array_of_floats(4, 2, 2)];
+  for (NSUInteger slice = 0; slice < 2; ++slice) {
+    set_texels(from, 0, slice, 100 * slice);
+    set_texels(from, 1, slice, 1000 + 100 * slice);
+  }
+  run_copies([&](id<MTLBlitCommandEncoder> copies) {
+    [copies copyFromTexture:from
+                sourceSlice:1
+                sourceLevel:0
+               sourceOrigin:MTLOriginMake(1, 2, 0)
+                 sourceSize:MTLSizeMake(2, 1, 1)
+                  toTexture:to
+           destinationSlice:0
+           destinationLevel:0
+          destinationOrigin:MTLOriginMake(2, 3, 0)];
+    [copies copyFromTexture:from
+                sourceSlice:0
+                sourceLevel:1
+                  toTexture:to
+           destinationSlice:1
+           destinationLevel:1
+                 sliceCount:1
+                 levelCount:1];
+    RAISES("beyond the 2x2x1 texels of level 1", [copies copyFromTexture:from
+                                                             sourceSlice:0
+                                                             sourceLevel:0
+                                                            sourceOrigin:MTLOriginMake(0, 0, 0)
+                                                              sourceSize:MTLSizeMake(3, 1, 1)
+                                                               toTexture:to
+                                                        destinationSlice:0
+                                                        destinationLevel:1
+                                                       destinationOrigin:MTLOriginMake(0, 0, 0)]);
+    RAISES("level 0 of the source has 4x4x1 texels, and level 1 of the destination 2x2x1",
+           [copies copyFromTexture:from
+                       sourceSlice:0
+                       sourceLevel:0
+                         toTexture:to
+                  destinationSlice:0
+                  destinationLevel:1
+                        sliceCount:1
+                        levelCount:1]);
+    RAISES("the source has 2 levels and 2 slices, and the destination 1 and 1",
+           [copies copyFromTexture:from toTexture:floats_2d(4, 4, MTLTextureUsageShaderRead)]);
+  });
+  EQUAL(texel_at(to, 2, 3, 0, 0, 0), 109);
+  EQUAL(texel_at(to, 3, 3, 0, 0, 0), 110);
+  EQUAL(texel_at(to, 1, 3, 0, 0, 0), 0);
+  EQUAL(texel_at(to, 1, 1, 0, 1, 1), 1003);
+  EQUAL(texel_at(to, 1, 1, 0, 1, 0), 0);
+  run_copies([&](id<MTLBlitCommandEncoder> copies) { [copies copyFromTexture:from toTexture:to]; });
+  EQUAL(texel_at(to, 3, 3, 0, 0, 1), 115);
+  EQUAL(texel_at(to, 0, 1, 0, 1, 1), 1102);
+}
+
+TEST(mipmaps_are_means) {
+  id<MTLTexture> texture = [device() newTextureWithDescriptor:array_of_floats(5, 3, 2)];
+  for (NSUInteger slice = 0; slice < 2; ++slice) set_texels(texture, 0, slice, 100 * slice);
+  run_copies([&](id<MTLBlitCommandEncoder> copies) {
+    [copies generateMipmapsForTexture:texture];
+    RAISES("the texture has one level only",
+           [copies generateMipmapsForTexture:floats_2d(4, 4, MTLTextureUsageShaderRead)]);
+    MTLTextureDescriptor* numbers = array_of_floats(4, 2, 1);
+    numbers.pixelFormat = MTLPixelFormatR32Uint;
+    RAISES("texels of MTLPixelFormat 53 cannot be filtered",
+           [copies generateMipmapsForTexture:[device() newTextureWithDescriptor:numbers]]);
+  });
+  EQUAL(texel_at(texture, 0, 0, 0, 1, 0), 3);    // of 0, 1, 5, 6
+  EQUAL(texel_at(texture, 1, 1, 0, 1, 1), 115);  // of 112, 113, 117, 118
+  EQUAL(texel_at(texture, 0, 0, 0, 2, 1), 109);
+  MTLTextureDescriptor* solid = array_of_floats(2, 2, 1);
+  solid.textureType = MTLTextureType3D;
+  solid.depth = 2;
+  texture = [device() newTextureWithDescriptor:solid];
+  const float texels[] = {0, 1, 2, 3, 4, 5, 6, 7};
+  [texture replaceRegion:MTLRegionMake3D(0, 0, 0, 2, 2, 2)
+             mipmapLevel:0
+                   slice:0
+               withBytes:texels
+             bytesPerRow:8
+           bytesPerImage:16];
+  run_copies([&](id<MTLBlitCommandEncoder> copies) { [copies generateMipmapsForTexture:texture]; });
+  EQUAL(texel_at(texture, 0, 0, 0, 1, 0), 3.5);
+}
+
+TEST(views_of_levels_and_slices) {
+  id<MTLTexture> whole = [device() newTextureWithDescriptor:array_of_floats(4, 3, 3)];
+  set_texels(whole, 1, 2, 7);
+  id<MTLTexture> view = [whole newTextureViewWithPixelFormat:MTLPixelFormatR32Float
+                                                 textureType:MTLTextureType2D
+                                                      levels:NSMakeRange(1, 2)
+                                                      slices:NSMakeRange(2, 1)];
+  CHECK(view.parentTexture == whole && view.parentRelativeLevel == 1);
+  EQUAL(view.parentRelativeSlice, 2u);
+  EQUAL(view.width, 2u);
+  EQUAL(view.mipmapLevelCount, 2u);
+  EQUAL(texel_at(view, 1, 1, 0, 0, 0), 10);
+  run_kernel(@"twice", MTLSizeMake(2, 2, 1), [&](id<MTLComputeCommandEncoder> encoder) {
+    [encoder setTexture:view atIndex:0];
+    [encoder setTexture:view atIndex:1];
+  });
+  EQUAL(texel_at(whole, 1, 1, 0, 1, 2), 20);
+  RAISES("3 levels and 3 slices, and not 2 levels from 2",
+         [whole newTextureViewWithPixelFormat:MTLPixelFormatR32Float
+                                  textureType:MTLTextureType2D
+                                       levels:NSMakeRange(2, 2)
+                                       slices:NSMakeRange(0, 1)]);
+  RAISES("has no view of type 7", [whole newTextureViewWithPixelFormat:MTLPixelFormatR32Float
+                                                           textureType:MTLTextureType3D
+                                                                levels:NSMakeRange(0, 1)
+                                                                slices:NSMakeRange(0, 1)]);
+  RAISES("MTLTextureType 2 cannot have 4x4x1 texels and 2 array elements",
+         [whole newTextureViewWithPixelFormat:MTLPixelFormatR32Float
+                                  textureType:MTLTextureType2D
+                                       levels:NSMakeRange(0, 1)
+                                       slices:NSMakeRange(0, 2)]);
 }

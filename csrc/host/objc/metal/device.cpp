@@ -228,6 +228,7 @@ void define_the_device() {
           {"newHeapWithDescriptor:",
            [](id self, SEL method, id descriptor) { return new_heap(descriptor, self, method); }},
           {"heapBufferSizeAndAlignWithLength:options:", heap_size_and_align},
+          {"heapTextureSizeAndAlignWithDescriptor:", heap_size_and_align_of_texture},
           {"newTextureWithDescriptor:", new_texture},
           {"newSamplerStateWithDescriptor:", new_sampler},
           {"supportsTextureSampleCount:", [](id, SEL, UInteger count) { return count == 1; }},

@@ -244,11 +244,26 @@ void bind_arguments(Encoder& encoder, ComputeEncoder* from, const exec::Kernel& 
   bind_handles(encoder, from, kernel, method);
 }
 
+void add_textures(exec::StreamWork& work, const ComputeEncoder* self,
+                  const msl::abi::Argument& argument) {
+  using msl::abi::TextureAccess;
+  const TextureAccess access = argument.texture->access;
+  const bool writes = access == TextureAccess::kWrite || access == TextureAccess::kReadWrite;
+  for (uint32_t t = 0; t < argument.texture->count; ++t) {
+    const UInteger index = static_cast<unsigned>(argument.index) + t;
+    const auto found = self->textures.find(index);
+    if (found == self->textures.end() || found->second.get() == nullptr) continue;
+    add_accesses(work, found->second, writes,
+                 c10::str("texture ", index, " ('", argument.name, "')"));
+  }
+}
+
 // Describes the memory that a launch accesses. How far it does is not known.
 exec::StreamWork work_of(const ComputeEncoder* self, const exec::Kernel& kernel) {
   exec::StreamWork work{c10::str("kernel '", kernel.name, "'"), streams::kDefault, {}};
   for (uint32_t i = 0; i < kernel.argument_count; ++i) {
     const msl::abi::Argument& argument = kernel.arguments[i];
+    if (argument.kind == msl::abi::ArgumentKind::kTexture) add_textures(work, self, argument);
     if (argument.kind != msl::abi::ArgumentKind::kBuffer) continue;
     const Bound& bound = self->table[argument.index];
     if (bound.kind != Bound::Kind::kMemory || bound.place.memory == nullptr) continue;
@@ -295,7 +310,7 @@ void dispatch(ComputeEncoder* self, SEL method, Threads threads, Size group) {
                threads, group] {
     const OwnWork own;
     const auto& pipeline = *static_cast<PipelineState*>(state.get())->pipeline;
-    encoder->dispatch(pipeline.kernel(), threads, threads_of(group));
+    encoder->dispatch_in_order(pipeline.kernel(), threads, threads_of(group));
     return true;
   });
 }
@@ -316,8 +331,8 @@ void dispatch_indirect(ComputeEncoder* self, SEL method, id buffer, UInteger off
     uint32_t groups[3];
     std::memcpy(groups, place.memory + offset, sizeof groups);
     const auto& pipeline = *static_cast<PipelineState*>(state.get())->pipeline;
-    encoder->dispatch(pipeline.kernel(), times({groups[0], groups[1], groups[2]}, group),
-                      threads_of(group));
+    encoder->dispatch_in_order(pipeline.kernel(), times({groups[0], groups[1], groups[2]}, group),
+                               threads_of(group));
     return true;
   };
   if (self->commands()->life.is_of_stream) {
@@ -411,6 +426,41 @@ void encode(CommandBuffer* buffer, std::function<void()> work) {
   });
 }
 
+void encode(BlitEncoder* self, const char* name, TexelWork work) {
+  self->commands()->check_order({name, streams::kDefault, std::move(work.accesses)});
+  encode(self->commands(), std::move(work.run));
+}
+
+TexelPlace place_at(id texture, UInteger slice, UInteger level, Size at) {
+  return {texture, slice, level, at.width, at.height, at.depth};
+}
+
+void buffer_to_texture(BlitEncoder* self, SEL method, id buffer, UInteger offset,
+                       UInteger row_bytes, UInteger image_bytes, Size size, id texture,
+                       UInteger slice, UInteger level, Size at) {
+  check_use(self, method);
+  encode(self, "copyFromBuffer",
+         copy_to_texture(
+             {kept_place(self->commands(), buffer, self, method), offset, row_bytes, image_bytes},
+             place_at(texture, slice, level, at), size, self, method));
+}
+
+void texture_to_buffer(BlitEncoder* self, SEL method, id texture, UInteger slice, UInteger level,
+                       Size at, Size size, id buffer, UInteger offset, UInteger row_bytes,
+                       UInteger image_bytes) {
+  check_use(self, method);
+  encode(self, "copyFromTexture",
+         copy_from_texture(
+             place_at(texture, slice, level, at), size,
+             {kept_place(self->commands(), buffer, self, method), offset, row_bytes, image_bytes},
+             self, method));
+}
+
+void use_nothing(BlitEncoder* self, SEL method, id) { check_use(self, method); }
+void use_no_slice(BlitEncoder* self, SEL method, id, UInteger, UInteger) {
+  check_use(self, method);
+}
+
 void define_blit_encoder() {
   define<BlitEncoder>(
       METALOPS_OBJC_SYMBOLS(MetalopsBlitCommandEncoder), &class_MetalopsCommandEncoder,
@@ -442,27 +492,68 @@ void define_blit_encoder() {
            }},
           {"copyFromBuffer:sourceOffset:sourceBytesPerRow:sourceBytesPerImage:sourceSize:"
            "toTexture:destinationSlice:destinationLevel:destinationOrigin:",
+           buffer_to_texture},
+          {"copyFromBuffer:sourceOffset:sourceBytesPerRow:sourceBytesPerImage:sourceSize:"
+           "toTexture:destinationSlice:destinationLevel:destinationOrigin:options:",
            [](BlitEncoder* self, SEL method, id buffer, UInteger offset, UInteger row_bytes,
-              UInteger image_bytes, Size size, id texture, UInteger slice, UInteger level,
-              Size at) {
-             check_use(self, method);
-             encode(self->commands(),
-                    copy_of_texels({buffer, offset, row_bytes, image_bytes, texture, slice, level,
-                                    at.width, at.height, at.depth, size, true},
-                                   self, method));
+              UInteger image_bytes, Size size, id texture, UInteger slice, UInteger level, Size at,
+              UInteger) {
+             buffer_to_texture(self, method, buffer, offset, row_bytes, image_bytes, size, texture,
+                               slice, level, at);
            }},
           {"copyFromTexture:sourceSlice:sourceLevel:sourceOrigin:sourceSize:toBuffer:"
            "destinationOffset:destinationBytesPerRow:destinationBytesPerImage:",
+           texture_to_buffer},
+          {"copyFromTexture:sourceSlice:sourceLevel:sourceOrigin:sourceSize:toBuffer:"
+           "destinationOffset:destinationBytesPerRow:destinationBytesPerImage:options:",
            [](BlitEncoder* self, SEL method, id texture, UInteger slice, UInteger level, Size at,
-              Size size, id buffer, UInteger offset, UInteger row_bytes, UInteger image_bytes) {
-             check_use(self, method);
-             encode(self->commands(),
-                    copy_of_texels({buffer, offset, row_bytes, image_bytes, texture, slice, level,
-                                    at.width, at.height, at.depth, size, false},
-                                   self, method));
+              Size size, id buffer, UInteger offset, UInteger row_bytes, UInteger image_bytes,
+              UInteger) {
+             texture_to_buffer(self, method, texture, slice, level, at, size, buffer, offset,
+                               row_bytes, image_bytes);
            }},
-          {"synchronizeResource:",
-           [](BlitEncoder* self, SEL method, id) { check_use(self, method); }},
+          {"copyFromTexture:sourceSlice:sourceLevel:sourceOrigin:sourceSize:toTexture:"
+           "destinationSlice:destinationLevel:destinationOrigin:",
+           [](BlitEncoder* self, SEL method, id from, UInteger from_slice, UInteger from_level,
+              Size from_at, Size size, id to, UInteger slice, UInteger level, Size at) {
+             check_use(self, method);
+             encode(self, "copyFromTexture",
+                    copy_texture(place_at(from, from_slice, from_level, from_at), size,
+                                 place_at(to, slice, level, at), self, method));
+           }},
+          {"copyFromTexture:sourceSlice:sourceLevel:toTexture:destinationSlice:destinationLevel:"
+           "sliceCount:levelCount:",
+           [](BlitEncoder* self, SEL method, id from, UInteger from_slice, UInteger from_level,
+              id to, UInteger slice, UInteger level, UInteger slices, UInteger levels) {
+             check_use(self, method);
+             encode(self, "copyFromTexture",
+                    copy_slices(place_at(from, from_slice, from_level, {}),
+                                place_at(to, slice, level, {}), slices, levels, self, method));
+           }},
+          {"copyFromTexture:toTexture:",
+           [](BlitEncoder* self, SEL method, id from, id to) {
+             check_use(self, method);
+             encode(self, "copyFromTexture", copy_all(from, to, self, method));
+           }},
+          {"generateMipmapsForTexture:",
+           [](BlitEncoder* self, SEL method, id texture) {
+             check_use(self, method);
+             TexelWork work = generate_mipmaps(texture, self, method);
+             self->commands()->check_order(
+                 {"generateMipmapsForTexture", streams::kDefault, std::move(work.accesses)});
+             self->commands()->add([run = std::move(work.run)] {
+               const OwnWork own;
+               run();
+               return true;
+             });
+           }},
+          // All memory is the CPU's and the GPU's.
+          {"optimizeContentsForGPUAccess:", use_nothing},
+          {"optimizeContentsForCPUAccess:", use_nothing},
+          {"optimizeContentsForGPUAccess:slice:level:", use_no_slice},
+          {"optimizeContentsForCPUAccess:slice:level:", use_no_slice},
+          {"synchronizeTexture:slice:level:", use_no_slice},
+          {"synchronizeResource:", use_nothing},
       },
       {}, {"MTLBlitCommandEncoder"});
 }

@@ -1,4 +1,4 @@
-// Heaps: memory of which buffers are parts.
+// Heaps: memory of which buffers and textures are parts.
 #include <ATen/mps/MPSAllocatorInterface.h>
 #include <c10/util/Exception.h>
 
@@ -14,7 +14,7 @@ METALOPS_OBJC_CLASS(MetalopsHeap)
 namespace metalops::objc {
 namespace {
 
-constexpr UInteger kAlignment = 256;  // of buffers in a heap, as heapBufferSizeAndAlign says
+constexpr UInteger kAlignment = 256;  // of what is in a heap, as heapBufferSizeAndAlign says
 constexpr long kAutomatic = 0;        // MTLHeapTypeAutomatic
 constexpr long kPlacement = 1;        // MTLHeapTypePlacement
 
@@ -50,11 +50,11 @@ struct Heap : objc_object {
   long type = kAutomatic;
   Strong label;
   std::mutex mutex;
-  std::map<UInteger, UInteger> used;  // from the offset of a buffer to its size
+  std::map<UInteger, UInteger> used;  // from the offset of what is there to its size
   UInteger used_bytes = 0;
 };
 
-// Calls `take(offset, bytes)` for the gaps between the buffers of an automatic heap, in order,
+// Calls `take(offset, bytes)` for the gaps between what is in an automatic heap, in order,
 // until it returns true.
 template <class F>
 bool for_gaps(const Heap* heap, UInteger alignment, F take) {
@@ -68,32 +68,24 @@ bool for_gaps(const Heap* heap, UInteger alignment, F take) {
   return begin < heap->size && take(begin, heap->size - begin);
 }
 
-id buffer_at(Heap* heap, UInteger offset, UInteger length, UInteger options) {
-  char* memory = static_cast<char*>(heap->memory.get()) + offset;
-  return new_buffer_of_heap(memory, length, (options & 0xF) | (heap->options & ~UInteger{0xF}),
-                            heap, offset);
-}
-
-id new_buffer_anywhere(Heap* self, SEL method, UInteger length, UInteger options) {
+// Finds room in a heap; returns false if there is none.
+bool reserve(Heap* self, SEL method, UInteger length, UInteger& place) {
   TORCH_CHECK_VALUE(self->type == kAutomatic, written(self, method),
                     ": a heap of type MTLHeapTypePlacement needs an offset");
-  if (length == 0) return nullptr;
   const UInteger bytes = rounded(length, kAlignment);
-  UInteger place = 0;
-  {
-    std::lock_guard<std::mutex> lock(self->mutex);
-    const bool found = for_gaps(self, kAlignment, [&](UInteger offset, UInteger room) {
-      place = offset;
-      return room >= bytes;
-    });
-    if (!found) return nullptr;
-    self->used[place] = bytes;
-    self->used_bytes += bytes;
-  }
-  return buffer_at(self, place, length, options);
+  std::lock_guard<std::mutex> lock(self->mutex);
+  const bool found = for_gaps(self, kAlignment, [&](UInteger offset, UInteger room) {
+    place = offset;
+    return room >= bytes;
+  });
+  if (!found) return false;
+  self->used[place] = bytes;
+  self->used_bytes += bytes;
+  return true;
 }
 
-id new_buffer_at(Heap* self, SEL method, UInteger length, UInteger options, UInteger offset) {
+// Raises ValueError unless the program may place something there.
+void check_place(Heap* self, SEL method, UInteger length, UInteger offset) {
   TORCH_CHECK_VALUE(self->type == kPlacement, written(self, method),
                     ": only a heap of type MTLHeapTypePlacement takes an offset");
   TORCH_CHECK_VALUE(offset % kAlignment == 0, written(self, method), ": the offset ", offset,
@@ -102,7 +94,50 @@ id new_buffer_at(Heap* self, SEL method, UInteger length, UInteger options, UInt
   TORCH_CHECK_VALUE(offset <= self->size && length <= self->size - offset, written(self, method),
                     ": ", length, " bytes at offset ", offset, " are beyond the ", self->size,
                     " bytes of the heap");
+}
+
+char* memory_at(const Heap* heap, UInteger offset) {
+  return static_cast<char*>(heap->memory.get()) + offset;
+}
+
+// The options of what is in a heap: its own, but for the cache mode.
+UInteger options_in(const Heap* heap, UInteger options) {
+  return (options & 0xF) | (heap->options & ~UInteger{0xF});
+}
+
+id buffer_at(Heap* heap, UInteger offset, UInteger length, UInteger options) {
+  return new_buffer_of_heap(memory_at(heap, offset), length, options_in(heap, options), heap,
+                            offset);
+}
+
+id new_buffer_anywhere(Heap* self, SEL method, UInteger length, UInteger options) {
+  UInteger place = 0;
+  if (length == 0 || !reserve(self, method, length, place)) return nullptr;
+  return buffer_at(self, place, length, options);
+}
+
+id new_buffer_at(Heap* self, SEL method, UInteger length, UInteger options, UInteger offset) {
+  check_place(self, method, length, offset);
   return length == 0 ? nullptr : buffer_at(self, offset, length, options);
+}
+
+id texture_at(Heap* heap, const Strong& texture, UInteger offset) {
+  place_in_heap(texture, memory_at(heap, offset), options_in(heap, 0), heap, offset);
+  return objc_retain(texture);
+}
+
+id new_texture_anywhere(Heap* self, SEL method, id descriptor) {
+  Strong texture;
+  const UInteger bytes = new_texture_without_memory(descriptor, self, method, texture);
+  UInteger place = 0;
+  if (!reserve(self, method, bytes, place)) return nullptr;
+  return texture_at(self, texture, place);
+}
+
+id new_texture_at(Heap* self, SEL method, id descriptor, UInteger offset) {
+  Strong texture;
+  check_place(self, method, new_texture_without_memory(descriptor, self, method, texture), offset);
+  return texture_at(self, texture, offset);
 }
 
 UInteger largest_gap(Heap* self, SEL, UInteger alignment) {
@@ -157,6 +192,12 @@ SizeAndAlign heap_size_and_align(id, SEL, UInteger length, UInteger) {
   return {rounded(length, kAlignment), kAlignment};
 }
 
+SizeAndAlign heap_size_and_align_of_texture(id self, SEL method, id descriptor) {
+  Strong texture;
+  return {rounded(new_texture_without_memory(descriptor, self, method, texture), kAlignment),
+          kAlignment};
+}
+
 id new_heap(id descriptor, id self, SEL method) {
   auto* described = static_cast<HeapDescriptor*>(
       checked(descriptor, &class_MTLHeapDescriptor, "MTLHeapDescriptor", self, method));
@@ -201,6 +242,8 @@ void define_heaps() {
                    {"maxAvailableSizeWithAlignment:", largest_gap},
                    {"newBufferWithLength:options:", new_buffer_anywhere},
                    {"newBufferWithLength:options:offset:", new_buffer_at},
+                   {"newTextureWithDescriptor:", new_texture_anywhere},
+                   {"newTextureWithDescriptor:offset:", new_texture_at},
                    {"setPurgeableState:", [](id, SEL, UInteger) -> UInteger { return 2; }},
                },
                {}, {"MTLHeap", "MTLAllocation"});

@@ -57,6 +57,21 @@ inline constexpr PixelFormat kOtherFormats[] = {
     {252, {TexelEncoding::kFloat, 1, TexelOrder::kRgba, 4}, 0},
 };
 
+inline bool is_integer(TexelEncoding encoding) {
+  switch (encoding) {
+    case TexelEncoding::kUint8:
+    case TexelEncoding::kSint8:
+    case TexelEncoding::kUint16:
+    case TexelEncoding::kSint16:
+    case TexelEncoding::kUint32:
+    case TexelEncoding::kSint32:
+    case TexelEncoding::kRgb10A2Uint:
+      return true;
+    default:
+      return false;
+  }
+}
+
 // Returns nothing for formats that the software device does not have.
 inline std::optional<PixelFormat> find_pixel_format(unsigned long value) {
   for (const Components& one : kComponents) {

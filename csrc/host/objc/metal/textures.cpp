@@ -1,4 +1,4 @@
-// Textures: their descriptors, memory, and copies of texels.
+// Textures: their descriptors, memory and views.
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
 #include <metal/encoder.h>
@@ -7,10 +7,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <limits>
 
-#include <csrc/host/objc/metal.h>
 #include <csrc/host/objc/metal/pixel_formats.h>
+#include <csrc/host/objc/metal/texture.h>
 
 METALOPS_OBJC_CLASS(MTLTextureDescriptor)
 METALOPS_OBJC_CLASS(MetalopsTexture)
@@ -21,7 +20,6 @@ namespace {
 using msl::abi::TextureKind;
 using msl::abi::TextureLevel;
 
-constexpr UInteger kShaderRead = 1;   // MTLTextureUsageShaderRead
 constexpr UInteger kShaderWrite = 2;  // MTLTextureUsageShaderWrite
 
 PixelFormat format_of(UInteger value, id self, SEL method) {
@@ -33,14 +31,6 @@ PixelFormat format_of(UInteger value, id self, SEL method) {
 }
 
 // ---- descriptors
-
-struct TextureDescriptor : objc_object {
-  UInteger type = 2, format = 70;  // MTLTextureType2D, MTLPixelFormatRGBA8Unorm
-  UInteger width = 1, height = 1, depth = 1;
-  UInteger levels = 1, samples = 1, layers = 1;
-  UInteger options = 0;
-  UInteger usage = kShaderRead;
-};
 
 UInteger levels_for(UInteger width, UInteger height) {
   UInteger levels = 1;
@@ -121,21 +111,20 @@ void define_texture_descriptor() {
 
 // ---- textures
 
-struct Texture : objc_object {
-  TextureDescriptor described;
-  msl::abi::Texture layout = {};  // without addresses
-  std::vector<at::Tensor> levels;
-  Strong buffer;  // whose memory the texels are in, if any
-  UInteger buffer_offset = 0, buffer_row_bytes = 0;
-  Strong label;
-
-  char* texels(UInteger level) const {
-    return static_cast<char*>(levels[level].mutable_data_ptr());
-  }
-};
-
 uint64_t bytes_of(const TextureLevel& level, unsigned layers) {
   return uint64_t(level.slice_bytes) * level.depth * layers;
+}
+
+// Raises ValueError if a texture of the type does not have such sizes.
+void check_dimensions(const TextureDescriptor& d, id self, SEL method) {
+  const bool is_array = d.type == 1 || d.type == 3 || d.type == 6;
+  const bool is_cube = d.type == 5 || d.type == 6;
+  const bool has_one_dimension = d.type == 0 || d.type == 1 || d.type == 9;
+  TORCH_CHECK_VALUE((is_array || d.layers == 1) && (d.type == 7 || d.depth == 1) &&
+                        (!has_one_dimension || d.height == 1) && (!is_cube || d.width == d.height),
+                    written(self, method), ": a texture of MTLTextureType ", d.type,
+                    " cannot have ", d.width, "x", d.height, "x", d.depth, " texels and ", d.layers,
+                    " array elements");
 }
 
 // Sets the kind and the sizes, in texels and bytes.
@@ -160,6 +149,7 @@ void lay_out(Texture* texture, UInteger row_bytes, id self, SEL method) {
                                                    msl::abi::kMaxTextureLevels),
                     written(self, method), ": ", d.levels,
                     " mipmap levels are more than the texture can have");
+  check_dimensions(d, self, method);
   auto& layout = texture->layout;
   layout.kind = static_cast<TextureKind>(kind);
   layout.format = format.format;
@@ -180,6 +170,18 @@ at::TensorOptions bytes_on_device() {
   return at::TensorOptions().dtype(at::kByte).device(at::Device(at::kMPS, 0));
 }
 
+at::Tensor bytes_at(char* memory, int64_t bytes) {
+  return at::for_blob(memory, {bytes})
+      .options(bytes_on_device())
+      .target_device(at::Device(at::kMPS, 0))
+      .make_tensor();
+}
+
+// Returns the size of a level in a heap: each begins at a multiple of kMemoryAlignment.
+uint64_t room_of(const TextureLevel& level, unsigned layers) {
+  return (bytes_of(level, layers) + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
+}
+
 Texture* described_texture(id descriptor, id self, SEL method) {
   auto* described = static_cast<TextureDescriptor*>(
       checked(descriptor, &class_MTLTextureDescriptor, "MTLTextureDescriptor", self, method));
@@ -188,104 +190,66 @@ Texture* described_texture(id descriptor, id self, SEL method) {
   return made;
 }
 
-id view_with_format(Texture* self, SEL method, UInteger value) {
-  const PixelFormat format = format_of(value, self, method);
-  TORCH_CHECK_VALUE(format.format.bytes == self->layout.format.bytes, written(self, method),
-                    ": texels of MTLPixelFormat ", value, " have ", int(format.format.bytes),
-                    " bytes, and those of the texture ", int(self->layout.format.bytes));
+// The types that a texture of a type can be seen as: those of the same number of dimensions.
+int dimensions_of(UInteger type) { return type <= 1 ? 1 : type == 7 ? 3 : type == 9 ? 0 : 2; }
+
+// A texture whose texels are those of some levels and slices of another.
+id view_of(Texture* self, SEL method, UInteger format_value, UInteger type, Range levels,
+           Range slices) {
+  const PixelFormat format = format_of(format_value, self, method);
+  const auto& layout = self->layout;
+  TORCH_CHECK_VALUE(format.format.bytes == layout.format.bytes, written(self, method),
+                    ": texels of MTLPixelFormat ", format_value, " have ", int(format.format.bytes),
+                    " bytes, and those of the texture ", int(layout.format.bytes));
+  const auto is_in = [](Range range, UInteger count) {
+    return range.length > 0 && range.location < count && range.length <= count - range.location;
+  };
+  TORCH_CHECK_VALUE(is_in(levels, layout.level_count) && is_in(slices, layout.layers),
+                    written(self, method), ": the texture has ", layout.level_count, " levels and ",
+                    layout.layers, " slices, and not ", levels.length, " levels from ",
+                    levels.location, " and ", slices.length, " slices from ", slices.location);
+  TORCH_CHECK_VALUE(dimensions_of(type) == dimensions_of(self->described.type),
+                    written(self, method), ": a texture of MTLTextureType ", self->described.type,
+                    " has no view of type ", type);
   auto* made = make<Texture>(&class_MetalopsTexture);
-  made->described = self->described;
-  made->described.format = value;
-  made->layout = self->layout;
-  made->layout.format = format.format;
-  made->layout.usage = format.usage;
-  made->levels = self->levels;
+  const Strong kept = Strong::taken(made);
+  const TextureLevel& first = layout.levels[levels.location];
+  const UInteger faces = type == 5 || type == 6 ? 6 : 1;
+  TORCH_CHECK_VALUE(slices.length % faces == 0, written(self, method),
+                    ": a cube has 6 slices, not ", slices.length);
+  TextureDescriptor& described = made->described;
+  described.type = type;
+  described.format = format_value;
+  described.width = first.width;
+  described.height = first.height;
+  described.depth = first.depth;
+  described.levels = levels.length;
+  described.layers = slices.length / faces;
+  described.options = self->described.options;
+  described.usage = self->described.usage;
+  lay_out(made, first.row_bytes, self, method);
+  for (UInteger i = 0; i < levels.length; ++i) {
+    const TextureLevel& level = layout.levels[levels.location + i];
+    made->layout.levels[i] = level;
+    const UInteger number = levels.location + i;
+    const auto begin = static_cast<int64_t>(slices.location * level.depth * level.slice_bytes);
+    const auto bytes = static_cast<int64_t>(bytes_of(level, made->layout.layers));
+    made->levels.push_back(bytes_at(self->texels(number) + begin,
+                                    std::min(bytes, self->levels[number].numel() - begin)));
+  }
+  made->allocation = self->allocation_of(levels.location);
   made->buffer = self->buffer;
   made->buffer_offset = self->buffer_offset;
   made->buffer_row_bytes = self->buffer_row_bytes;
-  return made;
+  made->parent = Strong(self);
+  made->parent_level = levels.location;
+  made->parent_slice = slices.location;
+  return objc_retain(made);
 }
 
-// ---- copies of texels
-
-struct Region {  // MTLRegion
-  UInteger x, y, z;
-  Size size;
-};
-
-// Where a region of a slice of a level begins. Raises ValueError if it is not in the level.
-char* begin_of(const Texture* texture, UInteger slice, UInteger number, const Region& region,
-               id self, SEL method) {
-  const auto& layout = texture->layout;
-  TORCH_CHECK_VALUE(number < layout.level_count && slice < layout.layers, written(self, method),
-                    ": the texture has ", layout.level_count, " levels and ", layout.layers,
-                    " slices, and no level ", number, " of slice ", slice);
-  const TextureLevel& level = layout.levels[number];
-  const auto is_in = [](UInteger begin, UInteger size, UInteger all) {
-    return begin <= all && size <= all - begin;
-  };
-  TORCH_CHECK_VALUE(is_in(region.x, region.size.width, level.width) &&
-                        is_in(region.y, region.size.height, level.height) &&
-                        is_in(region.z, region.size.depth, level.depth),
-                    written(self, method), ": the region of ", region.size.width, "x",
-                    region.size.height, "x", region.size.depth, " texels at ", region.x, ",",
-                    region.y, ",", region.z, " is beyond the ", level.width, "x", level.height, "x",
-                    level.depth, " texels of level ", number);
-  return texture->texels(number) + (slice * level.depth + region.z) * level.slice_bytes +
-         region.y * level.row_bytes + region.x * layout.format.bytes;
-}
-
-struct Rows {
-  char* memory;
-  UInteger row_bytes, image_bytes;
-};
-
-// How many bytes the rows of a region take, from its first texel to its last; the largest number if
-// none can have so many.
-UInteger bytes_of_rows(Size size, UInteger row_bytes, UInteger image_bytes, UInteger texel_bytes) {
-  if (size.width == 0 || size.height == 0 || size.depth == 0) return 0;
-  using Wide = unsigned __int128;
-  const Wide bytes = Wide(size.depth - 1) * image_bytes + Wide(size.height - 1) * row_bytes +
-                     Wide(size.width) * texel_bytes;
-  constexpr UInteger kMost = std::numeric_limits<UInteger>::max();
-  return bytes > kMost ? kMost : static_cast<UInteger>(bytes);
-}
-
-void copy_texels(Rows to, Rows from, Size size, UInteger texel_bytes) {
-  for (UInteger z = 0; z < size.depth; ++z) {
-    for (UInteger y = 0; y < size.height; ++y) {
-      std::memmove(to.memory + z * to.image_bytes + y * to.row_bytes,
-                   from.memory + z * from.image_bytes + y * from.row_bytes,
-                   size.width * texel_bytes);
-    }
-  }
-}
-
-Rows rows_of(const Texture* texture, UInteger slice, UInteger level, const Region& region, id self,
-             SEL method) {
-  char* begin = begin_of(texture, slice, level, region, self, method);
-  return {begin, texture->layout.levels[level].row_bytes,
-          texture->layout.levels[level].slice_bytes};
-}
-
-void check_shared(const Texture* self, SEL method) {
-  TORCH_CHECK(static_cast<UInteger>(self->described.options >> 4 & 0xF) != kPrivateStorage,
-              written(const_cast<Texture*>(self), method),
-              ": the CPU cannot access a texture of private storage; a Mac ends the process");
-}
-
-void replace(Texture* self, SEL method, Region region, UInteger level, UInteger slice, char* bytes,
-             UInteger row_bytes, UInteger image_bytes) {
-  check_shared(self, method);
-  copy_texels(rows_of(self, slice, level, region, self, method), {bytes, row_bytes, image_bytes},
-              region.size, self->layout.format.bytes);
-}
-
-void get_bytes(Texture* self, SEL method, char* bytes, UInteger row_bytes, UInteger image_bytes,
-               Region region, UInteger level, UInteger slice) {
-  check_shared(self, method);
-  copy_texels({bytes, row_bytes, image_bytes}, rows_of(self, slice, level, region, self, method),
-              region.size, self->layout.format.bytes);
+id view_with_format(Texture* self, SEL method, UInteger format) {
+  return view_of(self, method, format, self->described.type, {0, self->layout.level_count},
+                 {0, self->layout.layers});
 }
 
 void define_texture() {
@@ -307,7 +271,25 @@ void define_texture() {
           {"usage", [](T* self, SEL) { return self->described.usage; }},
           {"isFramebufferOnly", [](T*, SEL) { return false; }},
           {"resourceOptions", [](T* self, SEL) { return self->described.options; }},
-          {"storageMode", [](T* self, SEL) { return self->described.options >> 4 & 0xF; }},
+          {"storageMode", [](T* self, SEL) { return self->storage_mode(); }},
+          {"cpuCacheMode", [](T* self, SEL) { return self->described.options & 0xF; }},
+          {"hazardTrackingMode",
+           [](T* self, SEL) -> UInteger {
+             const UInteger mode = self->described.options >> 8 & 3;
+             return mode == 0 ? 2 : mode;  // textures are tracked by default
+           }},
+          {"heap", Accessors<&T::heap>::get},
+          {"heapOffset", Accessors<&T::heap_offset>::get},
+          {"isAliasable", Accessors<&T::is_aliasable>::get},
+          {"makeAliasable",
+           [](T* self, SEL) {
+             if (self->heap.get() == nullptr || self->is_aliasable) return;
+             self->is_aliasable = true;
+             release_of_heap(self->heap, self->heap_offset);
+           }},
+          {"parentTexture", Accessors<&T::parent>::get},
+          {"parentRelativeLevel", Accessors<&T::parent_level>::get},
+          {"parentRelativeSlice", Accessors<&T::parent_slice>::get},
           {"buffer", Accessors<&T::buffer>::get},
           {"bufferOffset", Accessors<&T::buffer_offset>::get},
           {"bufferBytesPerRow", Accessors<&T::buffer_row_bytes>::get},
@@ -318,10 +300,11 @@ void define_texture() {
              return bytes;
            }},
           {"newTextureViewWithPixelFormat:", view_with_format},
-          {"replaceRegion:mipmapLevel:slice:withBytes:bytesPerRow:bytesPerImage:", replace},
+          {"newTextureViewWithPixelFormat:textureType:levels:slices:", view_of},
+          {"replaceRegion:mipmapLevel:slice:withBytes:bytesPerRow:bytesPerImage:", replace_region},
           {"replaceRegion:mipmapLevel:withBytes:bytesPerRow:",
            [](T* self, SEL method, Region region, UInteger level, char* bytes, UInteger row_bytes) {
-             replace(self, method, region, level, 0, bytes, row_bytes, 0);
+             replace_region(self, method, region, level, 0, bytes, row_bytes, 0);
            }},
           {"getBytes:bytesPerRow:bytesPerImage:fromRegion:mipmapLevel:slice:", get_bytes},
           {"getBytes:bytesPerRow:fromRegion:mipmapLevel:",
@@ -347,6 +330,31 @@ id new_texture(id self, SEL method, id descriptor) {
   return objc_retain(made);
 }
 
+UInteger new_texture_without_memory(id descriptor, id self, SEL method, Strong& texture) {
+  texture = Strong::taken(described_texture(descriptor, self, method));
+  auto* made = static_cast<Texture*>(texture.get());
+  lay_out(made, 0, self, method);
+  UInteger bytes = 0;
+  for (unsigned i = 0; i < made->layout.level_count; ++i) {
+    bytes += room_of(made->layout.levels[i], made->layout.layers);
+  }
+  return bytes;
+}
+
+void place_in_heap(id texture, char* memory, UInteger options, id heap, UInteger offset) {
+  auto* made = static_cast<Texture*>(texture);
+  made->described.options = options;
+  made->heap = Strong(heap);
+  made->heap_offset = offset;
+  made->allocation = memory;
+  for (unsigned i = 0; i < made->layout.level_count; ++i) {
+    const TextureLevel& level = made->layout.levels[i];
+    made->levels.push_back(
+        bytes_at(memory, static_cast<int64_t>(bytes_of(level, made->layout.layers))));
+    memory += room_of(level, made->layout.layers);
+  }
+}
+
 id new_texture_of_buffer(id self, SEL method, id descriptor, UInteger offset, UInteger row_bytes) {
   const Strong kept = Strong::taken(described_texture(descriptor, self, method));
   auto* made = static_cast<Texture*>(kept.get());
@@ -364,10 +372,8 @@ id new_texture_of_buffer(id self, SEL method, id descriptor, UInteger offset, UI
   made->buffer = Strong(self);
   made->buffer_offset = offset;
   made->buffer_row_bytes = row_bytes;
-  made->levels.push_back(at::for_blob(place.memory + offset, {static_cast<int64_t>(bytes)})
-                             .options(bytes_on_device())
-                             .target_device(at::Device(at::kMPS, 0))
-                             .make_tensor());
+  made->allocation = place.memory;
+  made->levels.push_back(bytes_at(place.memory + offset, static_cast<int64_t>(bytes)));
   return objc_retain(made);
 }
 
@@ -388,20 +394,6 @@ void bind_texture(Encoder& encoder, const exec::Kernel& kernel, const msl::abi::
 
 id checked_texture(id texture, id self, SEL method) {
   return checked(texture, &class_MetalopsTexture, "MTLTexture", self, method);
-}
-
-std::function<void()> copy_of_texels(const TexelCopy& copy, id self, SEL method) {
-  const Region region{copy.x, copy.y, copy.z, copy.size};
-  auto* texture = static_cast<Texture*>(checked_texture(copy.texture, self, method));
-  const Rows texels = rows_of(texture, copy.slice, copy.level, region, self, method);
-  const Place place = place_of(copy.buffer, self, method);
-  const UInteger bytes = texture->layout.format.bytes;
-  check_range(place, copy.offset, bytes_of_rows(copy.size, copy.row_bytes, copy.image_bytes, bytes),
-              self, method);
-  const Rows rows{place.memory + copy.offset, copy.row_bytes, copy.image_bytes};
-  return [=, size = copy.size, to_texture = copy.to_texture, kept = Strong(texture)] {
-    copy_texels(to_texture ? texels : rows, to_texture ? rows : texels, size, bytes);
-  };
 }
 
 void define_textures() {

@@ -132,6 +132,7 @@ typedef MTLComputePipelineReflection* MTLAutoreleasedComputePipelineReflection;
 - (id<MTLHeap>)newHeapWithDescriptor:(MTLHeapDescriptor*)descriptor NS_RETURNS_RETAINED;
 - (MTLSizeAndAlign)heapBufferSizeAndAlignWithLength:(NSUInteger)length
                                             options:(MTLResourceOptions)options;
+- (MTLSizeAndAlign)heapTextureSizeAndAlignWithDescriptor:(MTLTextureDescriptor*)descriptor;
 - (id<MTLResidencySet>)newResidencySetWithDescriptor:(MTLResidencySetDescriptor*)descriptor
                                                error:(__autoreleasing NSError**)error
     NS_RETURNS_RETAINED;

@@ -1,6 +1,6 @@
-// Memory of which buffers are parts.
+// Memory of which buffers and textures are parts.
 #pragma once
-#include <Metal/MTLBuffer.h>
+#include <Metal/MTLTexture.h>
 
 #ifdef __OBJC__
 typedef NS_ENUM(NSInteger, MTLHeapType) {
@@ -36,6 +36,9 @@ typedef NS_ENUM(NSInteger, MTLHeapType) {
 - (id<MTLBuffer>)newBufferWithLength:(NSUInteger)length
                              options:(MTLResourceOptions)options
                               offset:(NSUInteger)offset NS_RETURNS_RETAINED;
+- (id<MTLTexture>)newTextureWithDescriptor:(MTLTextureDescriptor*)descriptor NS_RETURNS_RETAINED;
+- (id<MTLTexture>)newTextureWithDescriptor:(MTLTextureDescriptor*)descriptor
+                                    offset:(NSUInteger)offset NS_RETURNS_RETAINED;
 - (MTLPurgeableState)setPurgeableState:(MTLPurgeableState)state;
 @end
 #endif

@@ -50,6 +50,9 @@ typedef NS_OPTIONS(NSUInteger, MTLTextureUsage) {
 @end
 
 @protocol MTLTexture <MTLResource>
+@property(readonly) id<MTLTexture> parentTexture;
+@property(readonly) NSUInteger parentRelativeLevel;
+@property(readonly) NSUInteger parentRelativeSlice;
 @property(readonly) MTLTextureType textureType;
 @property(readonly) MTLPixelFormat pixelFormat;
 @property(readonly) NSUInteger width;
@@ -64,6 +67,10 @@ typedef NS_OPTIONS(NSUInteger, MTLTextureUsage) {
 @property(readonly) NSUInteger bufferOffset;
 @property(readonly) NSUInteger bufferBytesPerRow;
 - (id<MTLTexture>)newTextureViewWithPixelFormat:(MTLPixelFormat)format NS_RETURNS_RETAINED;
+- (id<MTLTexture>)newTextureViewWithPixelFormat:(MTLPixelFormat)format
+                                    textureType:(MTLTextureType)type
+                                         levels:(NSRange)levels
+                                         slices:(NSRange)slices NS_RETURNS_RETAINED;
 - (void)replaceRegion:(MTLRegion)region
           mipmapLevel:(NSUInteger)level
             withBytes:(const void*)bytes
