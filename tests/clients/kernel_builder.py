@@ -14,7 +14,11 @@ import sys
 from pathlib import Path
 
 import jinja2
-import tomllib
+
+try:
+    import tomllib  # novermin: Python 3.10 needs the package tomli
+except ImportError:
+    import tomli as tomllib
 
 
 def generate(kernel: Path, checkout: Path) -> None:
