@@ -81,6 +81,7 @@ def picture(tmp_path):
     return path
 
 
+@pytest.mark.full
 def test_the_demo_develops_a_picture_of_ones_own(picture, tmp_path, capsys):
     out = tmp_path / "out"
     status = __main__.main(["demo", "--image", str(picture), "--output", str(out)])

@@ -80,6 +80,7 @@ def test_transpositions_steps_and_destinations(part):
     compiled("".join(p.text() for p in test_matmul2d.TRANSPOSED[part::4]))
 
 
+@pytest.mark.full
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("layout", ["apple10", "apple8", "scramble"])
 def test_cooperative_tensors_reductions_and_conversions(layout):
@@ -92,6 +93,7 @@ def test_cooperative_tensors_reductions_and_conversions(layout):
         compiled(fill(here.PLACES, **places, getter=getter), layout=layout)
 
 
+@pytest.mark.full
 def test_tensors_and_formats_of_numbers():
     compiled(test_tensors.KERNELS)
     compiled(test_formats.KERNELS, language="4.1")

@@ -295,6 +295,7 @@ def test_atomic_functions_saturate(each_compiler):
     assert unsigned_out.tolist() == [0, 1]
 
 
+@pytest.mark.full
 def test_conversions_saturate_in_group_loops(each_compiler):
     check(
         ["uchar", "int"], "float", {**FORMS, **IMPLICIT}, meeting=MEETING["group"], engine="group"

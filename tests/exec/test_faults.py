@@ -50,6 +50,7 @@ print("went on")
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("engine", "kernel", "before", "threads"),
     [
@@ -83,6 +84,7 @@ def test_the_sanitizer_finds_the_place(tmp_path):
     assert "ended the process" not in done.stderr
 
 
+@pytest.mark.full
 def test_a_fault_outside_of_kernels_is_not_ours():
     program = (
         "import ctypes, metalops, torch; torch.ones(3, device='mps').neg(); ctypes.string_at(1)"

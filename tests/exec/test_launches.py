@@ -231,6 +231,7 @@ def test_a_launch_takes_as_many_cpu_threads_as_torch(engine, several_threads):
         several_threads(threads)
 
 
+@pytest.mark.full
 def test_launches_bring_no_second_openmp_runtime():
     """Each would have CPU threads of its own, and torch.set_num_threads would be about one of them."""
     script = """
@@ -354,6 +355,7 @@ def test_a_stack_that_overflows_a_little_is_an_error(several_threads):
     assert (out == 55).all()
 
 
+@pytest.mark.full
 def test_64_cpu_threads_start_where_few_memory_mappings_are_left():
     """A process may have 65,530 of them, of which this one leaves 40 for each worker and its thread."""
     script = """
@@ -380,6 +382,7 @@ def test_64_cpu_threads_start_where_few_memory_mappings_are_left():
     assert result.stdout == "fine\n", result.stderr
 
 
+@pytest.mark.full
 def test_a_fault_elsewhere_still_ends_the_process():
     # After the handler for stack overflows is installed, other faults are what they were.
     script = launching(

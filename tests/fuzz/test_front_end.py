@@ -45,6 +45,7 @@ def test_random_texts(first):
             pytest.fail(f"seed {seed}, from {name}: {fault}\n{shown}", pytrace=False)
 
 
+@pytest.mark.full
 def test_the_corpus_holds_all_kinds_of_sources():
     assert len(corpus.small_sources()) > 300
     names = [source.name for source in corpus.large_sources()]

@@ -33,6 +33,7 @@ def dequantize(packed, absmax, size, quant_type, shape, dtype):
     return torch.ops.bitsandbytes.dequantize_4bit(packed, absmax, size, quant_type, shape, dtype)
 
 
+@pytest.mark.full
 @pytest.mark.sampled(3)
 @types
 @floats
@@ -176,6 +177,7 @@ def test_embeddings(quant_type):
     torch.testing.assert_close(actual, weight[indices])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("nested", [False, True])
 def test_models_of_transformers(nested, tmp_path):
     """That are quantised while they are loaded, against their weights unpacked on the CPU."""

@@ -122,6 +122,7 @@ def test_torch_metal_kernels_let_go_of_their_plans():
     assert definition._plans == {1: plans[1]}
 
 
+@pytest.mark.full
 def test_shaders_that_are_dropped_are_unloaded():
     before = mappings()
     for _ in range(50):

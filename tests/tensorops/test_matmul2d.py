@@ -95,6 +95,7 @@ def test_every_scope_and_shape(layout):
         product.check(library, 2 * product.m + 3, product.n + 5, 40)
 
 
+@pytest.mark.full
 def test_transpositions_steps_and_destinations():
     library = library_of(TRANSPOSED)
     for product in TRANSPOSED:

@@ -1161,6 +1161,7 @@ def test_packed_sequences_compile(device):
     torch.testing.assert_close(compiled(*args, begins), function(*args, begins))
 
 
+@pytest.mark.full
 @devices
 def test_compiled_autograd_takes_the_gradient(device):
     tensors, call = everything(device)

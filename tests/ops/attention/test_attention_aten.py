@@ -438,6 +438,7 @@ def test_what_stock_has_a_fused_kernel_for_stays_stock_on_a_mac():
         assert not is_ours(*inputs)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("choice", "backend"), [("stock", 0), ("metalops", 4), ("auto", 4)])
 def test_the_environment_variable(choice, backend):
     program = (

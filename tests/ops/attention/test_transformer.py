@@ -370,6 +370,7 @@ def test_a_block_enables_the_fast_path_and_leaves_it_as_it_was():
     assert nn.TransformerEncoderLayer.forward.__code__ is code
 
 
+@pytest.mark.full
 def test_import_leaves_the_code_of_torch_nn_alone():
     script = """if True:
         from torch.nn.modules import activation, transformer

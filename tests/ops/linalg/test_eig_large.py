@@ -53,6 +53,7 @@ def test_vectors_of_long_jordan_chains_do_not_overflow():
     check(a, values, vectors)
 
 
+@pytest.mark.full
 @dtypes
 def test_gradients(dtype):
     a = torch.randn(66, 66, dtype=dtype, device="mps", requires_grad=True)

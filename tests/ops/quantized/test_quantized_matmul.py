@@ -55,6 +55,7 @@ def wide(weights, kind):
 # ---- values --------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.sampled(2)
 @kinds
 @dtypes
