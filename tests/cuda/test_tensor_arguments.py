@@ -1,11 +1,14 @@
 """Tensors as arguments of kernels on CUDA tensors: what a launch passes for them."""
 
+import re
 import struct
 
 import pytest
 import torch
 from metalops.cuda.library import Library
 from metalops.cuda.tensor_argument import TensorArgument, described, unpack
+from metalops.msl.source.preprocess import preprocess
+from metalops.msl.targets.cuda.emit import emit
 
 from .recorded import ARCHITECTURE, needs_nvrtc
 
@@ -104,6 +107,32 @@ kernel void add(T x, tensor<device const float, extents<long, 8, dynamic_extent>
     ptx = library.compile(ARCHITECTURE).decode()
     assert "msl_tensors_0[504]" in ptx  # three of 168 bytes
     assert library._code.entries["add"].arguments == ("tensor", "tensor", "tensor", "pointer")
+
+
+SWITCHED = (
+    HEADER
+    + """
+constant bool on [[function_constant(0)]];
+kernel void k(tensor<device float, dextents<int, 1>> x [[buffer(1), function_constant(on)]],
+              device float* out [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  out[i] = on ? x[int(i)] : -1.0f;
+}
+"""
+)
+
+
+def test_a_handle_that_is_switched_off_is_no_tensor():
+    rows = [struct.pack("<24s4I16q", b"", 0, 0, 0, 0, *[0] * 16)]
+    asked = unpack(b"".join(rows), [1])
+    assert described("k", asked, [HALVES, None]) == [HALVES, None]
+    text = emit(preprocess(SWITCHED, language=400)).text
+    assert re.search(r"msl_tensors_0\[\] = \{bool\(on\) \? [^?]* : \S*TensorArgument\{\}\}", text)
+
+
+@needs_nvrtc
+def test_kernels_with_switched_handles_compile():
+    for is_on in (False, True):
+        assert Library(SWITCHED, language=400).specialise({"on": is_on}).compile(ARCHITECTURE)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")

@@ -141,7 +141,10 @@ class Entries:
                 handles.append(f"{{{p.index}, {is_on}, {_SUPPORT}::texture_argument<{kind}>}}")
                 continue
             if _kind(p) == "tensor" and self.program.has_tensors:
-                tensors.append(f"::msl::msl_impl::tensor_argument_of<{kind}>")
+                row = f"::msl::msl_impl::tensor_argument_of<{kind}>"
+                if p.switch is not None:
+                    row = f"bool({p.switch}) ? {row} : {names.ABI}::TensorArgument{{}}"
+                tensors.append(row)
             what = "buffer" if p.kind == "buffer" else "threadgroup"
             values.append(f"{_SUPPORT}::{what}<{kind}>(msl_launch, {p.index})")
             facts.append(
