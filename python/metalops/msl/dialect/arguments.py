@@ -8,6 +8,7 @@ tell, such as a functor of a template parameter, and for packed arguments, msl/r
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 from ..analysis.lookup import CALL_OPERATOR, CONSTRUCTOR, Meaning
@@ -107,9 +108,31 @@ class Arguments:
         """Returns true if a call is that of an object whose class is not known, and that can be named twice."""
         is_named = called.type in ("identifier", "field_expression", "call_expression")
         member = meaning.member
-        if not is_named or member is None or member.name != CALL_OPERATOR or meaning.functions:
+        if (
+            not is_named
+            or not self._objects_take_integers
+            or member is None
+            or member.name != CALL_OPERATOR
+            or meaning.functions
+        ):
             return False
         return not any(c in self._text(called) for c in "[{=+")
+
+    @functools.cached_property
+    def _objects_take_integers(self) -> bool:
+        """True if a call operator that is no template, or a lambda, has a parameter that may be an integer. Which
+        parameters a template has is not known before it is called."""
+        operators = self.calls.lookup.functions.get(CALL_OPERATOR, ())
+        declarators = [f.declarator for f in operators if not _is_template_itself(f)]
+        for node in self.source.find("(lambda_expression) @l"):
+            declarators.append(node.child_by_field_name("declarator"))
+        return any(
+            type_.kind == "value" and (type_.is_open or self.conversions.integer_name(type_))
+            for declarator in declarators
+            if declarator is not None and declarator.child_by_field_name("parameters") is not None
+            for type_ in self._parameters(declarator)
+            if type_.name.split(" ")[-1] != "auto"
+        )
 
     def _is_only_function(self, functions: tuple[Function, ...]) -> bool:
         if len(functions) != 1 or functions[0].template_headers:
@@ -217,3 +240,11 @@ class Arguments:
             if p.type == "type_parameter_declaration" and p.named_children
         ]
         return {p: Type("value", name=p) for p in parameters}
+
+
+def _is_template_itself(function: Function) -> bool:
+    """Returns true for a template, false for a function or a member of a class template."""
+    node = function.declarator
+    while node.type not in ("function_definition", "declaration", "field_declaration"):
+        node = node.parent
+    return node.parent.type == "template_declaration"
