@@ -120,13 +120,14 @@ def test_errors_name_the_files_that_the_text_is_made_of(tmp_path):
 
 
 def test_files_outside_of_the_folders_are_not_embedded(tmp_path, monkeypatch):
-    """Neither those above, nor by an absolute name, nor the current folder's in a text."""
+    """Neither those above that are no headers, nor by an absolute name, nor the current folder's in a text."""
     folder = tmp_path / "folder"
     folder.mkdir()
-    (tmp_path / "secret.h").write_text("int secret;\n")
+    for name in ("secret.h", "secret"):
+        (tmp_path / name).write_text("int secret;\n")
     (folder / "own.h").write_text("int own;\n")
     path = folder / "a.metal"
-    path.write_text(f'#include "own.h"\n#include "../secret.h"\n#include "{tmp_path}/secret.h"\n')
+    path.write_text(f'#include "own.h"\n#include "../secret"\n#include "{tmp_path}/secret.h"\n')
     text = msl.flatten(path)
     assert "int own;" in text and "int secret;" not in text
     assert "int secret;" in msl.flatten(path, [tmp_path])

@@ -1,21 +1,27 @@
-"""Headers come from the folders that were given, and nothing of other files is told."""
+"""Headers come from the folders that were given and, in quotes, from places relative to the file that includes them;
+nothing of other files is told."""
 
 import os
 
 import pytest
+from metalops.msl.flatten import flatten, flatten_text
 from metalops.msl.source.preprocess import preprocess
 
 
 @pytest.fixture
 def project(tmp_path):
-    """project/{kernel.metal, own.h, sub/below.h, sub/up.h}, given/g.h and, beside them, secret.h."""
+    """project/{kernel.metal, own.h, sub/below.h, sub/up.h}, given/{g.h, out.h}, and beside them secret, secret.h,
+    beside.h and other/there.h."""
     for name, text in {
         "project/own.h": "int own;\n",
         "project/sub/below.h": '#include "up.h"\nint below;\n',
         "project/sub/up.h": '#include "../own.h"\nint up;\n',
         "given/g.h": "int given;\n",
-        "given/out.h": '#include "../secret.h"\n',
+        "given/out.h": '#include "../secret"\n',
         "secret.h": "int secret_12345;\n#error secret_12345\n",
+        "secret": "int secret_12345;\n#error secret_12345\n",
+        "beside.h": "int beside;\n",
+        "other/there.h": '#include "../beside.h"\nint there;\n',
     }.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,6 +44,34 @@ def test_headers_of_the_folder_and_of_given_ones_are_found(project):
     assert all(f"int {name};" in text for name in ("own", "below", "up", "given"))
 
 
+@pytest.mark.parametrize("is_here", [False, True], ids=["by its path", "in the current folder"])
+def test_headers_relative_to_a_file_are_found(project, monkeypatch, is_here):
+    if is_here:
+        monkeypatch.chdir(project)
+    text = '#include "../beside.h"\n#include "sub/../../other/there.h"\n#if !__has_include("../other/there.h")\n#error\n#endif\n'
+    (project / "kernel.metal").write_text(text)
+    path = "kernel.metal" if is_here else str(project / "kernel.metal")
+    found = preprocess(path=path)
+    assert found.text.count("int beside;") == 2 and "int there;" in found.text
+    names = {os.path.basename(file) for file in found.dependencies}
+    assert names == {"kernel.metal", "beside.h", "there.h"}
+    assert "int there;" in flatten(path) and "#include" not in flatten(path)
+
+
+def test_an_error_in_a_relative_header_is_told(project):
+    with pytest.raises(SyntaxError, match=r"secret\.h.*1") as error:
+        _kernel(project, '#include "../secret.h"\n')
+    assert error.value.filename.endswith("secret.h") and error.value.lineno == 2
+
+
+@pytest.mark.parametrize("name", ["../beside.h", "../secret.h"])
+def test_a_text_has_no_relative_headers(project, monkeypatch, name):
+    monkeypatch.chdir(project)
+    with pytest.raises(SyntaxError, match=r"lies outside of the folders"):
+        preprocess(f'#include "{name}"\n', include_dirs=[project])
+    assert "int" not in flatten_text(f'#include "{name}"\n', [project])
+
+
 def test_a_macro_may_name_a_header_of_a_file(project):
     assert "int own;" in _kernel(project, '#define OWN "own.h"\n#include OWN\n')
 
@@ -45,15 +79,16 @@ def test_a_macro_may_name_a_header_of_a_file(project):
 @pytest.mark.parametrize(
     "text, line",
     [
-        ('\n#include "../secret.h"\n', 2),
-        ('#include "sub/../../secret.h"\n', 1),
+        ('\n#include "../secret"\n', 2),
+        ('#include "sub/../../secret"\n', 1),
         ("#include <../secret.h>\n", 1),
         ("#include <g.h>\n#include <out.h>\n", 1),
-        ('#define S "../secret.h"\n#include S\n', 2),
-        ('# /* */ include "../secret.h"\n', 1),
-        ('#inc\\\nlude "../secret.h"\n', 2),
+        ('#define S "../secret"\n#include S\n', 2),
+        ('# /* */ include "../secret"\n', 1),
+        ('#inc\\\nlude "../secret"\n', 2),
         ("/* */ %:include <../secret.h>\n", 1),
-        ('#if __has_include("../secret.h")\n#endif\n', 1),
+        ('#if __has_include("../secret")\n#endif\n', 1),
+        ("#if __has_include(<../secret.h>)\n#endif\n", 1),
     ],
 )
 def test_others_are_refused_where_they_are_asked_for(project, text, line):

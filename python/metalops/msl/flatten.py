@@ -1,7 +1,7 @@
 """Flattens a Metal file and its includes into one source, for compilers that have no include path.
 
 Includes are embedded as text, conditionals are left alone. Includes of Metal's own headers, and of files that are not
-found in the include path or lie outside of its folders, stay as they are.
+found in the include path, lie outside of its folders and are no headers relative to a file, stay as they are.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable
 
-from .source.includes import is_within
+from .source.includes import is_relative_header, is_within
 from .source.preprocess import include_path
 
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?P<word>\w+)(?P<rest>[^\n]*)$")
@@ -37,6 +37,7 @@ class _Flattener:
         self.folders = folders
         # The folders that files may come from; own: the folder of the file itself.
         self.places = folders + ([own] if own is not None else [])
+        self.is_file = own is not None
         self.markers = markers  # true if line markers name the file and line of each part
         self.embedded: set[str] = set()  # files with #pragma once, surely embedded already
         self.open_files: list[str] = []
@@ -112,10 +113,11 @@ class _Flattener:
         name = match["quoted"] or match["angled"]
         if match["angled"] and (name.startswith("metal_") or name.startswith("simd/")):
             return None
-        folders = ([os.path.dirname(path)] if match["quoted"] else []) + self.folders
-        for folder in folders:
+        own = os.path.dirname(path) if match["quoted"] else None
+        for folder in [*([own] if own else []), *self.folders]:
             candidate = os.path.abspath(os.path.join(folder, name))
-            if is_within(candidate, self.places) and os.path.isfile(candidate):
+            is_relative = self.is_file and folder == own and is_relative_header(name)
+            if (is_relative or is_within(candidate, self.places)) and os.path.isfile(candidate):
                 return candidate, name
         return None
 

@@ -1,5 +1,6 @@
 """Restricts the files that a Metal text may include: Apple's and torch's headers of which there are substitutes or
-copies, and files in the given folders. Others are rejected, and nothing of their content is revealed."""
+copies, files in the given folders, and headers that a file names in quotes, relative to itself. Others are rejected, and
+nothing of their content is revealed."""
 
 from __future__ import annotations
 
@@ -27,21 +28,33 @@ _HEADER = re.compile(r'<(?P<angle>[^>\n]*)>|"(?P<quote>[^"\n]*)"')
 _ENTERED = re.compile(r'(?m)^# \d+ "(?:\\.|[^"\\\n])*"[ \d]*')
 
 
-def refused(text: str, name: str, folders: Iterable[str], computed: bool) -> list[Diagnostic]:
+_SUFFIXES = (".h", ".hh", ".hpp", ".hxx", ".inc", ".inl", ".metal", ".msl")
+
+
+def is_relative_header(name: str) -> bool:
+    """Returns true if a quoted name may be that of a header outside of the folders, relative to the file it is in."""
+    return not os.path.isabs(name) and name.endswith(_SUFFIXES)
+
+
+def refused(
+    text: str, name: str, folders: Iterable[str], computed: bool, own: str | None = None
+) -> list[Diagnostic]:
     """Returns errors for the files that a text requests outside of the folders, before a compiler looks for them.
-    computed: true if a macro may name a file."""
+    computed: true if a macro may name a file. own: the folder of the file that the text is; None if it is no file."""
     if not re.search(r"(?:#|%:|\?\?=)|__has_", text):
         return []
     lines = text.split("\n")
     found = []
-    for offset, message in _requests(text, list(folders), computed):
+    for offset, message in _requests(text, list(folders), computed, own):
         line = text.count("\n", 0, offset) + 1
         column = offset - (text.rfind("\n", 0, offset) + 1) + 1
         found.append(Diagnostic(name, line, column, message, lines[line - 1]))
     return found
 
 
-def _requests(text: str, folders: list[str], computed: bool) -> Iterator[tuple[int, str]]:
+def _requests(
+    text: str, folders: list[str], computed: bool, own: str | None
+) -> Iterator[tuple[int, str]]:
     """Yields (offset, error) of each faulty #include or the like."""
     plain, original = _without_comments(text)
     raw = next((m for m in _LEXEME.finditer(plain) if m.lastgroup == "raw"), None)
@@ -59,20 +72,23 @@ def _requests(text: str, folders: list[str], computed: bool) -> Iterator[tuple[i
                     original(match.start("what")),
                     "#include names its file itself here, not by a macro",
                 )
-        elif (reason := _outside(header["angle"] or header["quote"] or "", folders)) is not None:
+        elif (reason := _outside(header, folders, own)) is not None:
             yield original(match.start("what")), reason
     for match in _PROBE.finditer(plain):
         if "embed" in match[0]:
             yield original(match.start()), "Metal has no #embed"
             continue
         header = _HEADER.match(match["what"])
-        reason = _outside(header["angle"] or header["quote"] or "", folders) if header else None
+        reason = _outside(header, folders, own) if header else None
         if reason is not None:
             yield original(match.start("what")), reason
 
 
-def _outside(name: str, folders: list[str]) -> str | None:
+def _outside(header: re.Match, folders: list[str], own: str | None) -> str | None:
     """Returns why a file is not included by this name; None if it may be."""
+    name = header["angle"] or header["quote"] or ""
+    if header["quote"] and own is not None and is_relative_header(name):
+        return None
     if not os.path.isabs(name) and ".." not in re.split(r"[/\\]", name):
         return None
     places = [name] if os.path.isabs(name) else [os.path.join(f, name) for f in folders]
@@ -81,10 +97,18 @@ def _outside(name: str, folders: list[str]) -> str | None:
     return _message(name)
 
 
+def _is_beside(name: str, includer: str) -> bool:
+    """Returns true if a preprocessor found a header relative to the file that includes it."""
+    folder = os.path.dirname(includer)
+    relative = name[len(folder) + 1 :] if folder and name.startswith(f"{folder}/") else name
+    return (relative != name or not folder) and is_relative_header(relative)
+
+
 def _message(name: str) -> str:
     return (
         f"{name} lies outside of the folders that headers are taken from: this file's, those given as include_dirs (-I), "
-        "and those of metalops, torch and Apple's standard library"
+        "and those of metalops, torch and Apple's standard library; in a file, a name in quotes may also be that of a "
+        f"header ({', '.join(_SUFFIXES)}) relative to it"
     )
 
 
@@ -145,10 +169,11 @@ def beginnings(text: str) -> set[str]:
 
 
 def entered_outside(
-    text: str, main: str, folders: Iterable[str], before: Collection[str]
+    text: str, main: str, folders: Iterable[str], before: Collection[str], is_file: bool
 ) -> list[Diagnostic]:
     """Returns errors for the files outside of the folders that a preprocessed text came from, each at the line that
-    includes it. before: the files that began in the text already before."""
+    includes it. before: the files that began in the text already before. is_file: true if `main` is a file, whose
+    headers may be relative to those that include them."""
     folders = list(folders)
     found, known = [], set(before)
     file, line, last = main, 1, 0
@@ -167,7 +192,8 @@ def entered_outside(
             and name != main
         ):
             known.add(name)
-            if not is_within(name, folders):
+            is_relative = is_file and _is_beside(name, file)
+            if not is_relative and not is_within(name, folders):
                 found.append(Diagnostic(file, max(line, 1), 1, _message(name)))
         file, line, last = name or file, number - 1, match.start()
     return found

@@ -146,18 +146,19 @@ def preprocess(
         name = os.fspath(path)
         if name.startswith(("-", "@")):  # an option, or a list of options
             name = os.path.join(os.curdir, name)
-        allowed.append(os.path.dirname(os.path.abspath(name)))
+        own = os.path.dirname(os.path.abspath(name))
+        allowed.append(own)
         with open(name, encoding="utf-8", errors="replace", newline="\n") as stream:
             written = stream.read()
         before = includes.beginnings(written)
-        _refuse(includes.refused(written, name, allowed, computed=not before))
+        _refuse(includes.refused(written, name, allowed, computed=not before, own=own))
         found_in = {os.path.dirname(name), *include_path(include_dirs)} - {""}
         folders = tuple(sorted((os.path.join(f, "") for f in found_in), key=len))
         # The last matching map applies.
         arguments += [f"-fmacro-prefix-map={folder}=" for folder in folders]
         result = host.run([*arguments, name])
     text = result.stdout.decode("latin-1")
-    _refuse(includes.entered_outside(text, name, allowed, before))
+    _refuse(includes.entered_outside(text, name, allowed, before, is_file=path is not None))
     named = {file for file in before if not includes.is_within(file, [*allowed, name])}
     if named:
         text = includes.without_beginnings(text, named)
