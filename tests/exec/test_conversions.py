@@ -302,6 +302,7 @@ def test_conversions_saturate_in_group_loops(each_compiler):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("argument", ["x", "y", "simd_max(x)", "x * 1.0f"])
 def test_arguments_of_functions_in_which_threads_meet_saturate(argument):
     source = f"""
