@@ -2,10 +2,12 @@
 is a subject; each TEST in it is a case here."""
 
 import ctypes
+import struct
 import sys
 
 import pytest
 import torch
+from metalops.trace import Launch, load
 
 from .common import names_in
 
@@ -27,12 +29,26 @@ FILES = [
     "encoders",
     "queues",
     "operation_utils",
+    "captures",
 ]
 
 
 @pytest.mark.parametrize("name, test", [(name, test) for name in FILES for test in names_in(name)])
-def test_gallery(run, name, test):
-    run(name, test)
+def test_gallery(run, tmp_path, name, test):
+    path = str(tmp_path / "x.trace").encode()
+    run(name, test, lambda library: library.set_path(path) if name == "captures" else None)
+
+
+@pytest.mark.parametrize(
+    "test, factors", [("a_capture_of_the_device", [2]), ("a_capture_of_a_scope", [3, 4])]
+)
+def test_captures_are_traces(run, tmp_path, test, factors):
+    path = tmp_path / "x.trace"
+    run("captures", test, lambda library: library.set_path(str(path).encode()))
+    launches = [event for event in load(path).events if isinstance(event, Launch)]
+    assert [launch.kernel for launch in launches] == ["scale"] * len(factors)
+    values = [bytes.fromhex(launch.arguments[2].value) for launch in launches]
+    assert [struct.unpack("f", value)[0] for value in values] == factors
 
 
 def pointer(tensor):

@@ -281,6 +281,23 @@ void cut(id encoder);
 void encode_copy(CommandBuffer* buffer, const Place& from, UInteger from_offset, const Place& to,
                  UInteger to_offset, UInteger bytes);
 
+// ---- counters and captures
+
+uint64_t timestamp();  // nanoseconds, as mach_absolute_time() of the headers
+id counter_set();      // the one that there is: times
+id new_counter_samples(id descriptor, id self, SEL method);
+// The samples as resolveCounters writes them.
+std::string resolved_counters(id samples, Range range, id self, SEL method);
+// The samples that an encoder takes when it begins and ends, by an MTLComputePassDescriptor or an
+// MTLBlitPassDescriptor.
+struct Sampling {
+  std::vector<std::function<void()>> begin, end;
+};
+Sampling sampling_of(id descriptor, bool is_compute, id self, SEL method);
+UInteger dispatch_type_of(id descriptor);
+// Takes the samples of an encoder that has just been made, and those of its end.
+void sample_bounds(id encoder, Sampling sampling);
+
 // The definitions of define_metal().
 void define_buffers();
 void define_heaps();
@@ -290,6 +307,8 @@ void define_samplers();
 void define_libraries();
 void define_commands();
 void define_encoders();
+void define_counters();
+void define_captures();
 void define_device();
 
 }  // namespace metalops::objc

@@ -216,3 +216,17 @@ def capture(
         if flavours is not None:
             _host.set_elementwise_flavour(*flavours)
         save(recorder.trace, path)
+
+
+# The capture that MTLCaptureManager of the Objective-C API has begun (csrc/host/objc/metal/captures.cpp).
+_document = contextlib.ExitStack()
+
+
+def begin_document(path: str) -> None:
+    """Records launches from now on, until end_document(), in a trace."""
+    _document.enter_context(capture(path, True, True, False))
+
+
+def end_document() -> None:
+    """Ends what begin_document() has begun, and writes the file."""
+    _document.close()

@@ -141,3 +141,18 @@ TEST(the_device_describes_itself) {
   EQUAL([MTLCopyAllDevices() count], 1u);
   CHECK(device().hasUnifiedMemory && device().name.length > 0);
 }
+
+TEST(options_are_copied_and_dynamic_libraries_are_none) {
+  MTLCompileOptions* options = [[MTLCompileOptions alloc] init];
+  options.preprocessorMacros = @{@"FACTOR" : @3};
+  options.fastMathEnabled = NO;
+  options.languageVersion = MTLLanguageVersion3_2;
+  MTLCompileOptions* same = [options copy];
+  CHECK([same.preprocessorMacros isEqual:options.preprocessorMacros] && !same.fastMathEnabled);
+  EQUAL(same.mathMode, MTLMathModeSafe);
+  EQUAL(same.languageVersion, MTLLanguageVersion3_2);
+  same.libraryType = MTLLibraryTypeDynamic;
+  NSError* error = nil;
+  CHECK([device() newLibraryWithSource:kSource options:same error:&error] == nil);
+  CHECK(check::has(error.localizedDescription.UTF8String, "no dynamic libraries"));
+}

@@ -34,6 +34,9 @@ CONSTANT(NSFileTypeDirectory, "NSFileTypeDirectory")
 CONSTANT(NSFileTypeRegular, "NSFileTypeRegular")
 CONSTANT(NSFileTypeSymbolicLink, "NSFileTypeSymbolicLink")
 CONSTANT(MTLLibraryErrorDomain, "MTLLibraryErrorDomain")
+CONSTANT(MTLCaptureErrorDomain, "MTLCaptureErrorDomain")
+CONSTANT(MTLCommonCounterTimestamp, "GPUTimestamp")
+CONSTANT(MTLCommonCounterSetTimestamp, "timestamp")
 CONSTANT(MTLCommandBufferErrorDomain, "MTLCommandBufferErrorDomain")
 
 namespace metalops::objc {

@@ -359,6 +359,21 @@ void define_command_buffer() {
              self->check_encoding(self, method);
              return autoreleased(new_blit_encoder(self));
            }},
+          {"computeCommandEncoderWithDescriptor:",
+           [](CommandBuffer* self, SEL method, id descriptor) {
+             Sampling sampling = sampling_of(descriptor, true, self, method);
+             id made = autoreleased_encoder(self, method, dispatch_type_of(descriptor));
+             sample_bounds(made, std::move(sampling));
+             return made;
+           }},
+          {"blitCommandEncoderWithDescriptor:",
+           [](CommandBuffer* self, SEL method, id descriptor) {
+             Sampling sampling = sampling_of(descriptor, false, self, method);
+             self->check_encoding(self, method);
+             id made = autoreleased(new_blit_encoder(self));
+             sample_bounds(made, std::move(sampling));
+             return made;
+           }},
           {"enqueue",
            [](CommandBuffer* self, SEL method) {
              check_not_committed(self, method);

@@ -1,4 +1,4 @@
-// The device, and the capture manager.
+// The device.
 #include <ATen/mps/MPSAllocatorInterface.h>
 #include <c10/util/Exception.h>
 #include <dispatch/dispatch.h>
@@ -11,63 +11,9 @@
 
 METALOPS_OBJC_CLASS(MTLArchitecture)
 METALOPS_OBJC_CLASS(MetalopsDevice)
-METALOPS_OBJC_CLASS(MTLCaptureManager)
-METALOPS_OBJC_CLASS(MTLCaptureDescriptor)
-METALOPS_OBJC_CLASS(MetalopsCaptureScope)
 
 namespace metalops::objc {
 namespace {
-
-// ---- captures
-
-struct CaptureDescriptor : objc_object {
-  Strong object, url;
-  long destination = 1;  // MTLCaptureDestinationDeveloperTools
-};
-struct CaptureScope : objc_object {
-  Strong label;
-};
-
-void define_captures() {
-  using Descriptor = CaptureDescriptor;
-  define<Descriptor>(METALOPS_OBJC_SYMBOLS(MTLCaptureDescriptor), &class_NSObject,
-                     {
-                         {"captureObject", Accessors<&Descriptor::object>::get},
-                         {"setCaptureObject:", Accessors<&Descriptor::object>::set},
-                         {"outputURL", Accessors<&Descriptor::url>::get},
-                         {"setOutputURL:", Accessors<&Descriptor::url>::set_copy},
-                         {"destination", Accessors<&Descriptor::destination>::get},
-                         {"setDestination:", Accessors<&Descriptor::destination>::set},
-                     });
-  define<CaptureScope>(METALOPS_OBJC_SYMBOLS(MetalopsCaptureScope), &class_NSObject,
-                       {
-                           {"label", Accessors<&CaptureScope::label>::get},
-                           {"setLabel:", Accessors<&CaptureScope::label>::set_copy},
-                           {"beginScope", nothing},
-                           {"endScope", nothing},
-                       },
-                       {}, {"MTLCaptureScope"});
-  define<objc_object>(
-      METALOPS_OBJC_SYMBOLS(MTLCaptureManager), &class_NSObject,
-      {
-          {"supportsDestination:", [](id, SEL, long) { return false; }},
-          {"isCapturing", [](id, SEL) { return false; }},
-          {"newCaptureScopeWithDevice:",
-           [](id, SEL, id) { return allocate(&class_MetalopsCaptureScope); }},
-          {"startCaptureWithDescriptor:error:",
-           [](id, SEL, id, id* out) {
-             fail(out, error("MTLCaptureError", 1,
-                             "The software Metal device has no GPU captures. metalops.trace "
-                             "records launches"));
-             return false;
-           }},
-          {"stopCapture", nothing},
-      },
-      {{"sharedCaptureManager", [](id, SEL) {
-          static id one = allocate(&class_MTLCaptureManager);
-          return one;
-        }}});
-}
 
 // ---- the device
 
@@ -239,6 +185,16 @@ void define_the_device() {
              if (out != nullptr) *out = nullptr;
              return new_residency_set(descriptor, self, method);
            }},
+          {"counterSets", [](id, SEL) { return array({counter_set()}); }},
+          // As Apple's GPUs: at the bounds of encoders only.
+          {"supportsCounterSampling:", [](id, SEL, UInteger point) { return point == 0; }},
+          {"newCounterSampleBufferWithDescriptor:error:",
+           [](id self, SEL method, id descriptor, id* out) {
+             if (out != nullptr) *out = nullptr;
+             return new_counter_samples(descriptor, self, method);
+           }},
+          {"sampleTimestamps:gpuTimestamp:",
+           [](id, SEL, uint64_t* cpu, uint64_t* gpu) { *cpu = *gpu = timestamp(); }},
           {"newEvent", [](id, SEL) { return new_event(); }},
           {"newSharedEvent", [](id, SEL) { return new_event(); }},
           {"newFence", [](id, SEL) { return new_event(); }},
@@ -253,10 +209,7 @@ id device() {
   return one;
 }
 
-void define_device() {
-  define_captures();
-  define_the_device();
-}
+void define_device() { define_the_device(); }
 
 void define_metal() {
   define_buffers();
@@ -267,6 +220,8 @@ void define_metal() {
   define_libraries();
   define_commands();
   define_encoders();
+  define_counters();
+  define_captures();
   define_device();
 }
 

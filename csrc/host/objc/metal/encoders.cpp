@@ -23,6 +23,7 @@ struct CommandEncoder : objc_object {
   Strong buffer;  // an MPSCommandBuffer
   Strong label;
   validation::EncoderLife life;
+  std::vector<std::function<void()>> samples_of_end;
 
   CommandBuffer* commands() const { return static_cast<CommandBuffer*>(buffer.get()); }
   ~CommandEncoder() { validation::lose(life); }  // the commit says so
@@ -30,6 +31,15 @@ struct CommandEncoder : objc_object {
 
 void check_use(CommandEncoder* self, SEL method) {
   validation::check_use(self->life, call_of(self, method));
+}
+
+void take_samples(CommandBuffer* buffer, const std::vector<std::function<void()>>& samples) {
+  for (const auto& sample : samples) {
+    buffer->add([sample] {
+      sample();
+      return true;
+    });
+  }
 }
 
 template <class Encoder>
@@ -547,6 +557,20 @@ void define_blit_encoder() {
                return true;
              });
            }},
+          {"resolveCounters:inRange:destinationBuffer:destinationOffset:",
+           [](BlitEncoder* self, SEL method, id samples, Range range, id buffer, UInteger offset) {
+             check_use(self, method);
+             const Place target = kept_place(self->commands(), buffer, self, method);
+             const UInteger bytes = resolved_counters(samples, range, self, method).size();
+             check_range(target, offset, bytes, self, method);
+             self->commands()->check_order({"resolveCounters",
+                                            streams::kDefault,
+                                            {range_of(target, offset, bytes, true, "the buffer")}});
+             encode(self->commands(), [=, kept = Strong(samples)] {
+               const std::string values = resolved_counters(samples, range, samples, method);
+               std::memcpy(target.memory + offset, values.data(), bytes);
+             });
+           }},
           // All memory is the CPU's and the GPU's.
           {"optimizeContentsForGPUAccess:", use_nothing},
           {"optimizeContentsForCPUAccess:", use_nothing},
@@ -571,7 +595,17 @@ id new_blit_encoder(id command_buffer) {
   return new_encoder<BlitEncoder>(&class_MetalopsBlitCommandEncoder, command_buffer);
 }
 
-void end_encoding(id encoder) { validation::end(static_cast<CommandEncoder*>(encoder)->life); }
+void end_encoding(id encoder) {
+  auto* one = static_cast<CommandEncoder*>(encoder);
+  validation::end(one->life);
+  take_samples(one->commands(), std::exchange(one->samples_of_end, {}));
+}
+
+void sample_bounds(id encoder, Sampling sampling) {
+  auto* one = static_cast<CommandEncoder*>(encoder);
+  take_samples(one->commands(), sampling.begin);
+  one->samples_of_end = std::move(sampling.end);
+}
 
 bool is_open(id encoder) { return !static_cast<CommandEncoder*>(encoder)->life.has_ended; }
 void mark_as_torchs(id encoder) { static_cast<CommandEncoder*>(encoder)->life.is_torchs = true; }

@@ -175,6 +175,19 @@ void define_compile_options() {
                       {"setOptimizationLevel:", Accessors<&Options::optimization>::set},
                       {"preserveInvariance", Accessors<&Options::preserves_invariance>::get},
                       {"setPreserveInvariance:", Accessors<&Options::preserves_invariance>::set},
+                      {"copy",
+                       [](Options* self, SEL) -> id {
+                         auto* made = make<Options>(&class_MTLCompileOptions);
+                         made->macros = self->macros;
+                         made->fast_math = self->fast_math;
+                         made->math_mode = self->math_mode;
+                         made->functions = self->functions;
+                         made->language = self->language;
+                         made->type = self->type;
+                         made->optimization = self->optimization;
+                         made->preserves_invariance = self->preserves_invariance;
+                         return made;
+                       }},
                   },
                   {}, {"NSCopying"});
 }
@@ -435,6 +448,8 @@ id library_of_source(id source, id options, id* out) {
   return or_error(out, kCompileFailure, "", [&] {
     if (options == nullptr) return new_library({compile_metal(text, 0, /*fast_math=*/true)});
     auto* chosen = static_cast<CompileOptions*>(options);
+    TORCH_CHECK(chosen->type == 0,
+                "The software Metal device has no dynamic libraries (MTLLibraryTypeDynamic)");
     return new_library({compile_metal(with_macros(text, chosen->macros),
                                       language_of(chosen->language), chosen->fast_math)});
   });

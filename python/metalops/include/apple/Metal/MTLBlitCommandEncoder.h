@@ -1,6 +1,7 @@
 // Copies.
 #pragma once
 #include <Metal/MTLCommandEncoder.h>
+#include <Metal/MTLCounters.h>
 
 #ifdef __OBJC__
 typedef NS_OPTIONS(NSUInteger, MTLBlitOption) {
@@ -83,6 +84,10 @@ typedef NS_OPTIONS(NSUInteger, MTLBlitOption) {
                                level:(NSUInteger)level;
 - (void)synchronizeTexture:(id<MTLTexture>)texture slice:(NSUInteger)slice level:(NSUInteger)level;
 - (void)fillBuffer:(id<MTLBuffer>)buffer range:(NSRange)range value:(uint8_t)value;
+- (void)resolveCounters:(id<MTLCounterSampleBuffer>)samples
+                inRange:(NSRange)range
+      destinationBuffer:(id<MTLBuffer>)buffer
+      destinationOffset:(NSUInteger)offset;
 - (void)synchronizeResource:(id<MTLResource>)resource;
 - (void)updateFence:(id<MTLFence>)fence;
 - (void)waitForFence:(id<MTLFence>)fence;

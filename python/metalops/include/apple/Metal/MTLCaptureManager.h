@@ -1,5 +1,5 @@
-// Captures for Apple's debugger, which the software Metal device does not make: a program that asks
-// whether it can gets NO.
+// Captures. A GPU trace document of the software Metal device is a trace of metalops, which
+// `python -m metalops replay` runs.
 #pragma once
 #include <Metal/MTLTypes.h>
 
@@ -13,6 +13,8 @@ typedef NS_ENUM(NSInteger, MTLCaptureError) {
   MTLCaptureErrorAlreadyCapturing = 2,
   MTLCaptureErrorInvalidDescriptor = 3,
 };
+
+MTL_EXTERN NSErrorDomain const MTLCaptureErrorDomain;
 
 @protocol MTLCaptureScope <NSObject>
 @property(copy) NSString* label;
@@ -28,7 +30,9 @@ typedef NS_ENUM(NSInteger, MTLCaptureError) {
 
 @interface MTLCaptureManager : NSObject
 + (MTLCaptureManager*)sharedCaptureManager;
-- (id<MTLCaptureScope>)newCaptureScopeWithDevice:(id<MTLDevice>)device;
+- (id<MTLCaptureScope>)newCaptureScopeWithDevice:(id<MTLDevice>)device NS_RETURNS_RETAINED;
+- (id<MTLCaptureScope>)newCaptureScopeWithCommandQueue:(id<MTLCommandQueue>)queue
+    NS_RETURNS_RETAINED;
 - (BOOL)supportsDestination:(MTLCaptureDestination)destination;
 - (BOOL)startCaptureWithDescriptor:(MTLCaptureDescriptor*)descriptor error:(NSError**)error;
 - (void)stopCapture;

@@ -1,6 +1,7 @@
 // Commands that are committed together.
 #pragma once
 #include <Metal/MTLCommandEncoder.h>
+#include <Metal/MTLComputePass.h>
 #include <Metal/MTLEvent.h>
 
 #ifdef __OBJC__
@@ -35,7 +36,10 @@ typedef void (^MTLCommandBufferHandler)(id<MTLCommandBuffer> buffer);
 @property(readonly) NSTimeInterval kernelEndTime;
 - (id<MTLComputeCommandEncoder>)computeCommandEncoder;
 - (id<MTLComputeCommandEncoder>)computeCommandEncoderWithDispatchType:(MTLDispatchType)type;
+- (id<MTLComputeCommandEncoder>)computeCommandEncoderWithDescriptor:
+    (MTLComputePassDescriptor*)descriptor;
 - (id<MTLBlitCommandEncoder>)blitCommandEncoder;
+- (id<MTLBlitCommandEncoder>)blitCommandEncoderWithDescriptor:(MTLBlitPassDescriptor*)descriptor;
 - (void)enqueue;
 - (void)commit;
 - (void)waitUntilScheduled;

@@ -5,6 +5,7 @@
 #include <Metal/MTLCaptureManager.h>
 #include <Metal/MTLCommandQueue.h>
 #include <Metal/MTLComputeCommandEncoder.h>
+#include <Metal/MTLCounters.h>
 #include <Metal/MTLHeap.h>
 #include <Metal/MTLResidencySet.h>
 #include <Metal/MTLSampler.h>
@@ -136,6 +137,13 @@ typedef MTLComputePipelineReflection* MTLAutoreleasedComputePipelineReflection;
 - (id<MTLResidencySet>)newResidencySetWithDescriptor:(MTLResidencySetDescriptor*)descriptor
                                                error:(__autoreleasing NSError**)error
     NS_RETURNS_RETAINED;
+@property(readonly) NSArray<id<MTLCounterSet>>* counterSets;
+- (BOOL)supportsCounterSampling:(MTLCounterSamplingPoint)point;
+- (id<MTLCounterSampleBuffer>)newCounterSampleBufferWithDescriptor:
+                                  (MTLCounterSampleBufferDescriptor*)descriptor
+                                                             error:(__autoreleasing NSError**)error
+    NS_RETURNS_RETAINED;
+- (void)sampleTimestamps:(MTLTimestamp*)cpu gpuTimestamp:(MTLTimestamp*)gpu;
 - (id<MTLEvent>)newEvent NS_RETURNS_RETAINED;
 - (id<MTLSharedEvent>)newSharedEvent NS_RETURNS_RETAINED;
 - (id<MTLFence>)newFence NS_RETURNS_RETAINED;

@@ -4,13 +4,16 @@
 #include <Metal/MTLArgument.h>
 #include <Metal/MTLArgumentEncoder.h>
 #include <Metal/MTLBlitCommandEncoder.h>
+#include <Metal/MTLBlitPass.h>
 #include <Metal/MTLBuffer.h>
 #include <Metal/MTLCaptureManager.h>
 #include <Metal/MTLCommandBuffer.h>
 #include <Metal/MTLCommandEncoder.h>
 #include <Metal/MTLCommandQueue.h>
 #include <Metal/MTLComputeCommandEncoder.h>
+#include <Metal/MTLComputePass.h>
 #include <Metal/MTLComputePipeline.h>
+#include <Metal/MTLCounters.h>
 #include <Metal/MTLDevice.h>
 #include <Metal/MTLEvent.h>
 #include <Metal/MTLFunctionConstantValues.h>

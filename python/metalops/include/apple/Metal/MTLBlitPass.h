@@ -1,0 +1,3 @@
+// Descriptors of blit encoders.
+#pragma once
+#include <Metal/MTLComputePass.h>
