@@ -112,7 +112,7 @@ class Work:
         self.checkouts, self.logs, self.limit = checkouts.resolve(), logs, limit
 
     def missing(self, client: Client) -> list[str]:
-        names = (client.checkout, *client.needs)
+        names = (client.checkout, *client.needs, *client.submodules.values())
         return [name for name in names if not (self.checkouts / name).is_dir()]
 
     def _command(self, text: str, copy: Path) -> list[str]:
@@ -148,6 +148,10 @@ class Work:
             copy = Path(temporary) / name
             ignored = shutil.ignore_patterns(".git")
             shutil.copytree(checkout / client.copied, copy, symlinks=True, ignore=ignored)
+            for folder, name_of_checkout in client.submodules.items():
+                place = copy / folder
+                source = self.checkouts / name_of_checkout
+                shutil.copytree(source, place, symlinks=True, ignore=ignored, dirs_exist_ok=True)
             for file, text, replacement in client.changes:
                 path = copy / client.folder / file
                 path.write_text(path.read_text().replace(text, replacement))
@@ -201,7 +205,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.list:
         for name, client in CLIENTS.items():
-            print(f"{name}: {', '.join((client.checkout, *client.needs))}")
+            names = (client.checkout, *client.needs, *client.submodules.values())
+            print(f"{name}: {', '.join(names)}")
         for name, reason in CANNOT.items():
             print(f"{name}: cannot run: {reason}")
         return 0

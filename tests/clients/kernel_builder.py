@@ -1,5 +1,6 @@
 """Writes the CMake project of a kernel of the Hugging Face Hub, as kernel-builder does for a Mac: a stand-in for
-`build2cmake generate-torch build.toml`, a Rust program, that renders the same templates from a checkout of kernel-builder.
+`build2cmake generate-torch build.toml`, a Rust program, which a test environment does not have. It renders the same templates,
+from a checkout of kernel-builder that the caller has; nothing of them is in this file but the values that they take.
 
     python kernel_builder.py KERNEL KERNEL_BUILDER
 

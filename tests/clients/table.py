@@ -16,9 +16,9 @@ IN_PLACE = f"{BUILD_MAC} {{python}} setup.py build_ext --inplace"
 @dataclass(frozen=True)
 class Client:
     """A project. checkout: its repository, of which the folder `copied` is copied; folder: where commands run. path: folders
-    there for PYTHONPATH. known: of parts of the names of tests that cannot pass to the reason. changes: (file, text,
-    replacement), without which this torch cannot build the project, on a Mac either. report: "pytest", or "ggml" for the
-    output of test-backend-ops."""
+    there for PYTHONPATH. submodules: of a folder to the checkout that belongs there. known: of parts of the names of tests
+    that cannot pass to the reason. changes: (file, text, replacement), without which this torch cannot build the project, on
+    a Mac either. report: "pytest", or "ggml" for the output of test-backend-ops."""
 
     checkout: str
     tests: tuple[str, ...]
@@ -27,6 +27,7 @@ class Client:
     folder: str = "."
     path: tuple[str, ...] = (".",)
     needs: tuple[str, ...] = ()
+    submodules: dict[str, str] = field(default_factory=dict)
     known: dict[str, str] = field(default_factory=dict)
     changes: tuple[tuple[str, str, str], ...] = ()
     report: str = "pytest"
@@ -45,35 +46,47 @@ def _of_hub(name: str, *tests: str, known: dict[str, str] | None = None) -> Clie
     )
 
 
+def _of_mpsops(name: str) -> Client:
+    """An operator of github.com/mpsops, whose test file has a main()."""
+    return Client(name, (f"{PYTEST} -p main_arguments tests",), (IN_PLACE,), changes=CXX20)
+
+
 CLIENTS: dict[str, Client] = {
     "relu": _of_hub("relu", "tests"),
     "bitsandbytes-mps": _of_hub("bitsandbytes-mps", "tests"),
     "metal-flash-sdpa": _of_hub("metal-flash-sdpa", "tests"),
     "paged-attention": _of_hub("paged-attention", "tests"),
     "causal-conv1d-mps": Client("causal-conv1d-mps", (f"{PYTEST} test.py",), (IN_PLACE,)),
-    "mps-deform-conv": Client(
-        "mps-deform-conv",
-        (f"{PYTEST} tests",),
-        (IN_PLACE,),
-        known=dict.fromkeys(
-            (
-                "test_forward",
-                "test_backward",
-                "test_module",
-                "test_modulated",
-                "test_stride_dilation",
-            ),
-            "it has arguments that the file's own main() gives, and pytest does not",
-        ),
-        changes=CXX20,
+    "mps-deform-conv": _of_mpsops("mps-deform-conv"),
+    "mps-conv3d": _of_mpsops("mps-conv3d"),
+    "mps-carafe": _of_mpsops("mps-carafe"),
+    "mps-correlation": _of_mpsops("mps-correlation"),
+    "mps-bitsandbytes": Client(
+        "mps-bitsandbytes", (f"{PYTEST} tests",), (IN_PLACE,), changes=CXX20
     ),
     "natten-mps": Client("natten-mps", (f"{PYTEST} tests",), path=("src",)),
     "mtlgemm": Client("mtlgemm", (f"{PYTEST} tests",), (IN_PLACE,), changes=CXX20),
-    "mtlmesh": Client("mtlmesh", (f"{PYTEST} tests",), (IN_PLACE,), changes=CXX20),
+    "mtlbvh": Client("mtlbvh", (f"{PYTEST} tests",), (IN_PLACE,), changes=CXX20),
+    # Its package asks platform.system() which back end it has, and skips its tests without one.
+    "mtlmesh": Client(
+        "mtlmesh",
+        (f"{BUILD_MAC} {PYTEST} tests",),
+        (
+            IN_PLACE,
+            f"{BUILD_MAC} sh -c 'cd third_party/mtlbvh && {{python}} setup.py build_ext --inplace'",
+        ),
+        path=(".", "third_party/mtlbvh"),
+        submodules={"third_party/mtlbvh": "mtlbvh"},
+        changes=(*CXX20, ("third_party/mtlbvh/setup.py", "-std=c++17", "-std=c++20")),
+    ),
     "ThunderMittens": Client(
         "ThunderMittens",
         (f"{BUILD_MAC} {PYTEST} tk_torch/tests/test_mps.py",),
         folder="ThunderMittens/kernels",
+    ),
+    # Its tests ask sys.platform whether they run on a Mac.
+    "helion": Client(
+        "helion", (f"{BUILD_MAC} env HELION_BACKEND=metal {PYTEST} test/test_metal.py",)
     ),
     "ggml": Client(
         "ggml",
@@ -92,4 +105,9 @@ CANNOT = {
     "kernels-community activation": "its tests name CUDA devices only",
     "kernels-community mlx-rmsnorm": "it has no tests",
     "kernels-community mlx-quantization-metal-kernels": "its test imports a package of another name, which it does not build",
+    "kernels-community gpt-oss-metal-kernels": "its tests are C++ with googletest, which no build script of it compiles",
+    "gsplat-mps": "its tests are skipped without CUDA",
+    "Metal-GS": "it has no tests",
+    "mps-flash-attention": "its kernels are in Swift",
+    "FireANTs": "its operators are in CUDA; those for Metal are in forks",
 }

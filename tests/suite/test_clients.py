@@ -1,6 +1,9 @@
 """`python -m tests.clients` tells what other projects' suites did: a made-up project, and output of ggml's own program."""
 
+import os
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +55,40 @@ def test_a_build_that_fails(run, tmp_path):
     assert status == 1
     assert "the build failed" in printed
     assert "no compiler" in (tmp_path / "logs" / "project.log").read_text()
+
+
+def test_submodules_have_checkouts_of_their_own(run, tmp_path):
+    client = Client(
+        "project",
+        (),
+        ("{python} third/party/it.py",),
+        submodules={"third/party": "other"},
+        changes=(("third/party/it.py", "old", "new"),),
+    )
+    status, printed = run(client)
+    assert status == 1
+    assert "no checkout of other" in printed
+    (tmp_path / "checkouts" / "other").mkdir()
+    (tmp_path / "checkouts" / "other" / "it.py").write_text("print('the old text')")
+    run(client)
+    assert "the new text" in (tmp_path / "logs" / "project.log").read_text()
+
+
+@pytest.mark.full
+def test_main_arguments_are_given_and_results_count(tmp_path):
+    (tmp_path / "test_it.py").write_text(
+        "def test_dtype(dtype, name): return name != 'BF16'\ndef test_other(): return True\n"
+    )
+    folder = str(Path(clients.__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "main_arguments", "test_it.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": folder},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "1 failed, 3 passed" in done.stdout
 
 
 def test_a_client_whose_checkout_is_missing(run):
