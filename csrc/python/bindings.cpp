@@ -1,6 +1,7 @@
 // Python module metalops._C. Loading it registers the operators; its functions serve `python -m
 // metalops info` and metalops.ops.
 #include <csrc/ops/attention/attention_aten.h>
+#include <csrc/ops/common/fixes.h>
 #include <metalops/library.h>
 #include <metalops/python_call.h>
 #include <metalops/stock.h>
@@ -54,6 +55,11 @@ PYBIND11_MODULE(_C, m) {
       "that of metalops took its place; empty where torch's stayed.");
   m.def("unknown_overloads", &metalops::unknown_overloads,
         "The ATen overloads that metalops has kernels for and that this torch does not know.");
+  m.def("fix_names", &metalops::fix_names, "The names of metalops.fixes that have kernels.");
+  m.def("turn_fix", &metalops::turn_fix, py::arg("name"), py::arg("on"),
+        "Turns a fix on or off. Raises ValueError for an unknown name.");
+  m.def("fixed_overloads", &metalops::fixed_overloads, py::arg("name"),
+        "The ATen overloads that a fix which is on replaces; those of one that is off are none.");
   py::enum_<metalops::AttentionUse>(m, "AttentionUse",
                                     "Which calls of scaled_dot_product_attention metalops serves.")
       .value("ALWAYS", metalops::AttentionUse::kAlways, "All that it can.")

@@ -59,6 +59,11 @@ if _problem is None:
 
 from . import debug, ops  # noqa: E402
 
+if _problem is None:
+    from .fixes import settings as _settings
+
+    _settings.install()
+
 _sanitize.turn_on()
 
 # Names that are loaded on first use, because they take longer than all of the above: a name and its module, ...
@@ -67,6 +72,8 @@ _FROM_MODULES = {
     "TorchMetalKernel": "kernel",
     "compile_shader": "_shaders",
     "coverage": "_cli.coverage",
+    "disable_fixes": "fixes",
+    "enable_fixes": "fixes",
     "enable_transformer_fast_path": "_torch.fast_path",
     "functor": "kernel",
     "metal_kernel": "kernel",
@@ -75,7 +82,17 @@ _FROM_MODULES = {
     "texture": "_textures",
 }
 # ... and modules.
-_MODULES = ("build", "cuda", "flash_attn", "integrations", "kernel", "msl", "nn", "testing")
+_MODULES = (
+    "build",
+    "cuda",
+    "fixes",
+    "flash_attn",
+    "integrations",
+    "kernel",
+    "msl",
+    "nn",
+    "testing",
+)
 # Modules of the command line, which `from metalops import *` leaves out.
 _OF_COMMANDS = ("demo", "selftest", "trace")
 _COMPILED = ("_C", "_build_info", "_host", "_stock_overloads")

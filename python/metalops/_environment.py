@@ -45,6 +45,10 @@ VARIABLES: dict[str, tuple[str, str]] = {
         "software device: `loop` runs kernels as plain loops, `group` as loops over the threads of a group, `fiber` "
         "thread by thread; `auto` picks for each kernel",
     ),
+    "METALOPS_FIXES": (
+        "the settings file's",
+        "which of `metalops.fixes` are on: their names with commas between them, `all` or `none`",
+    ),
     "METALOPS_MATMUL": (
         "chosen",
         "what matrix products of our kernels are made of: `tensor` (Metal 4's, where the Metal version and the system have them) or "
@@ -75,6 +79,10 @@ VARIABLES: dict[str, tuple[str, str]] = {
     "METALOPS_SANITIZE_SEED": (
         "random",
         "the order in which sanitized launches run threadgroups and threads; 0: that of their positions",
+    ),
+    "METALOPS_SETTINGS": (
+        "`~/.config/metalops/settings.json`",
+        "the settings file, which `python -m metalops doctor --apply` writes",
     ),
     "METALOPS_TIME_LIMIT": (
         "60",
@@ -182,6 +190,9 @@ _VALUES: dict[str, tuple[Callable[[str], object], str]] = {
     ),
     "METALOPS_DISTRIBUTED_CHECK": _one_of("0", "1", "collectives"),
     "METALOPS_ENGINE": _one_of("auto", "loop", "group", "fiber"),
+    "METALOPS_FIXES": _matches(
+        r"\w+( *, *\w+)*", "all, none, or names of fixes with commas between them"
+    ),
     "METALOPS_MATMUL": _one_of("tensor", "simdgroup"),
     "METALOPS_METAL_VERSION": _matches(r"3\.1|3\.2|4(\.0)?|4\.1", "3.1, 3.2, 4.0 or 4.1"),
     "METALOPS_PRIVATE_BUFFERS": _one_of("0", "1"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import metalops
@@ -108,6 +109,13 @@ def served_by_us(call: Callable[[], Any]) -> list[str]:
     with debug.standins() as served:
         call()
     return [name for name in served if name in our_overloads()]
+
+
+def kernels_of(call: Callable[[], Any], folder: Path) -> tuple[Any, list[str]]:
+    """What call() gives, and the names of the kernels that it launches, in order."""
+    with debug.capture(folder / "launches.trace", contents=False) as trace:
+        result = call()
+    return result, [launch.kernel for launch in trace.launches]
 
 
 def assert_refused_as_on_the_cpu(

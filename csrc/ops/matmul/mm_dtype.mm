@@ -1,22 +1,14 @@
-// Host side of kernels/matmul/mm_dtype.metal: mm, bmm, addmm and baddbmm of half-precision operands
-// with out_dtype, which stock MPS lacks. float32 results are not rounded to half precision on the
-// way.
+// mm, bmm, addmm and baddbmm of half-precision operands with out_dtype, which stock MPS lacks.
+// float32 results are not rounded to half precision on the way.
 #include <ATen/ExpandUtils.h>
-#include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
-#include <csrc/ops/common/outputs.h>
-#include <csrc/ops/matmul/operand.h>
-#include <kernels/matmul/mm_dtype.h>
+#include <csrc/ops/matmul/gemm.h>
 #include <metalops/checks.h>
-#include <metalops/kernel_name.h>
-#include <metalops/launch.h>
-#include <metalops/matmul_library.h>
-#include <metalops/metal_type.h>
 #include <metalops/stock.h>
 
 #include <optional>
@@ -26,13 +18,6 @@ namespace {
 using at::Scalar;
 using at::ScalarType;
 using at::Tensor;
-
-// The addend of a product.
-struct Added {
-  const Tensor& tensor;
-  const Scalar& beta;
-  const Scalar& alpha;
-};
 
 bool is_widened(const Tensor& left, ScalarType type) {
   return type == at::kFloat &&
@@ -45,58 +30,6 @@ void check_dtypes(const char* name, const Tensor& left, const Tensor& right, Sca
               left.scalar_type(), " and ", right.scalar_type());
   TORCH_CHECK(type == left.scalar_type() || is_widened(left, type),
               "out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs");
-}
-
-// Computes the GEMMs. result: float32, contiguous. left: (B, M, K); right: (B, K, N). Neither the
-// result nor K is empty.
-void multiply(const char* name, const Tensor& result, const Tensor& left, const Tensor& right,
-              const std::optional<Added>& added) {
-  const auto a = metalops::product_operands(left);
-  const auto b = metalops::product_operands(right.transpose(1, 2));
-  Tensor addend = result;
-  if (added) {
-    addend = added->tensor.to(at::kFloat).expand(result.sizes());
-  }
-  const metalops::WideProductParameters parameters{
-      .left_stride = a.first.stride,
-      .right_stride = b.first.stride,
-      .left_step = a.step,
-      .right_step = b.step,
-      .added_strides = {addend.stride(0), addend.stride(1), addend.stride(2)},
-      .rows = metalops::product_size(name, a.first.lines, "self"),
-      .columns = metalops::product_size(name, b.first.lines, "mat2"),
-      .inner = metalops::product_size(name, a.first.inner, "the inner dimension"),
-      .alpha = added ? added->alpha.to<float>() : 1.0f,
-      .beta = added ? added->beta.to<float>() : 0.0f,
-      .left_transposed = a.first.is_transposed,
-      .right_transposed = b.first.is_transposed,
-      .adds = added && added->beta.to<float>() != 0.0f};
-  const bool is_small = parameters.rows <= 32;
-  const auto groups =
-      static_cast<uint64_t>(result.size(0)) *
-      static_cast<uint64_t>(c10::metal::ceil_div(parameters.rows, is_small ? 16 : 64)) *
-      static_cast<uint64_t>(c10::metal::ceil_div(parameters.columns, 64));
-  metalops::launch_threadgroups(
-      metalops::matmul_library("mm_dtype"),
-      metalops::KernelName("mm_dtype_") + (is_small ? "small_" : "large_") +
-          metalops::metal_type(left.scalar_type()),
-      groups, /*size=*/128, result, a.first.tensor, b.first.tensor, addend, parameters);
-}
-
-// Writes the product to `out`, which has its sizes.
-void run(const char* name, Tensor& out, const Tensor& left, const Tensor& right,
-         const std::optional<Added>& added) {
-  at::assert_no_internal_overlap(out);
-  at::assert_no_overlap(out, left);
-  at::assert_no_overlap(out, right);
-  if (out.numel() == 0) {
-    return;
-  }
-  const auto as_batch = [](const Tensor& x) { return x.dim() == 2 ? x.unsqueeze(0) : x; };
-  const bool is_direct = out.is_contiguous() && !(added && added->tensor.is_alias_of(out));
-  metalops::write_through(out, is_direct, out.scalar_type(), [&](const Tensor& result) {
-    multiply(name, as_batch(result), as_batch(left), as_batch(right), added);
-  });
 }
 
 void prepare_out(Tensor& out, ScalarType type, at::IntArrayRef sizes) {
@@ -121,7 +54,7 @@ Tensor& mm_out(const Tensor& self, const Tensor& mat2, ScalarType type, Tensor& 
   if (!is_widened(self, type)) {
     return at::mm_out(out, self, mat2);
   }
-  run("mm", out, self, mat2, std::nullopt);
+  metalops::gemm("mm", out, self, mat2, std::nullopt);
   return out;
 }
 
@@ -150,7 +83,7 @@ Tensor& bmm_out(const Tensor& self, const Tensor& mat2, ScalarType type, Tensor&
   if (!is_widened(self, type)) {
     return at::bmm_out(out, self, mat2);
   }
-  run("bmm", out, self, mat2, std::nullopt);
+  metalops::gemm("bmm", out, self, mat2, std::nullopt);
   return out;
 }
 
@@ -178,7 +111,7 @@ Tensor& addmm_out(const Tensor& self, const Tensor& mat1, const Tensor& mat2, Sc
   if (!is_widened(mat1, type)) {
     return at::addmm_out(out, self, mat1, mat2, beta, alpha);
   }
-  run("addmm", out, mat1, mat2, Added{added, beta, alpha});
+  metalops::gemm("addmm", out, mat1, mat2, metalops::GemmAdded{added, beta, alpha});
   return out;
 }
 
@@ -199,7 +132,7 @@ Tensor& baddbmm_out(const Tensor& self, const Tensor& batch1, const Tensor& batc
   if (!is_widened(batch1, type)) {
     return at::baddbmm_out(out, self, batch1, batch2, beta, alpha);
   }
-  run("baddbmm", out, batch1, batch2, Added{added, beta, alpha});
+  metalops::gemm("baddbmm", out, batch1, batch2, metalops::GemmAdded{added, beta, alpha});
   return out;
 }
 

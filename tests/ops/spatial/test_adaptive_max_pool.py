@@ -1,7 +1,8 @@
-"""adaptive_max_pool3d: kernels/spatial/adaptive_max_pool.metal."""
+"""adaptive_max_pool3d, and 2d in the place of stock's while the fix is on: kernels/spatial/adaptive_max_pool.metal."""
 
 import math
 
+import metalops
 import pytest
 import torch
 import torch.nn.functional as F
@@ -212,3 +213,45 @@ def test_half_precision_gradients_are_summed_in_float():
     actual = aten.adaptive_max_pool3d_backward(grad.to("mps"), x.to("mps"), indices.to("mps"))
     pool = reference(lambda grad, x: aten.adaptive_max_pool3d_backward(grad, x, indices))
     assert_same(pool(grad, x), actual)
+
+
+# ---- two dimensions, while the fix is on --------------------------------------------------------
+
+
+@by_float
+@pytest.mark.parametrize(
+    ("input_size", "output_size"), [((5, 5), (3, 3)), ((2, 2), (4, 4)), ((7, 10), (1, 8)), ((4, 10), (8, 5))], ids=str
+)  # fmt: skip
+def test_two_dimensions(dtype, input_size, output_size):
+    with metalops.enable_fixes("adaptive_max_pool"):
+        for shape in ((2, 3, *input_size), (3, *input_size)):
+            x = make(shape, dtype)
+            check(lambda x: F.adaptive_max_pool2d(x, output_size), x, "adaptive_max_pool")
+            assert_same(*both(lambda x: aten.adaptive_max_pool2d(x, output_size), x))
+
+
+def test_two_dimensions_in_every_layout():
+    with metalops.enable_fixes("adaptive_max_pool"):
+        x = make((2, 3, 7, 6), torch.float32)
+        channels_last = x.contiguous(memory_format=torch.channels_last)
+        for y in (x, channels_last, make((2, 3, 7, 12), torch.float32)[..., ::2], x.mT):
+            expected, actual = both(lambda x: aten.adaptive_max_pool2d(x, (3, 4)), y)
+            assert_same(expected, actual, strides=True)
+            grad = make(expected[0].shape, torch.float32, seed=3)
+            assert_same(*both(aten.adaptive_max_pool2d_backward, grad, y, expected[1]))
+
+
+def test_two_dimensions_into_out():
+    x = make((2, 3, 5, 6), torch.float32).to("mps")
+    with metalops.enable_fixes("adaptive_max_pool"):
+        output, indices = aten.adaptive_max_pool2d(x, (2, 4))
+        for out, where in zip(outs(output), outs(indices), strict=True):
+            result = aten.adaptive_max_pool2d(x, (2, 4), out=out, indices=where)
+            assert result[0] is out and result[1] is where
+            assert torch.equal(out, output) and torch.equal(where, indices)
+        with pytest.raises(RuntimeError, match="Expected out tensor to have dtype"):
+            aten.adaptive_max_pool2d(x, (2, 4), out=output.half(), indices=indices)
+        with pytest.raises(
+            NotImplementedError, match="\"adaptive_max_pool2d\" not implemented for 'Int'"
+        ):
+            aten.adaptive_max_pool2d(x.int(), (2, 4))

@@ -1,0 +1,217 @@
+"""Faults of stock MPS operators that users reported, as data: what is wrong, when, and which fix cures it.
+
+Numbers are those of issues of pytorch/pytorch. A range of versions is what the reports say; where they end, nothing is
+known about later ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """A fault. operators: the overloads of aten that have it. fault: what happens. issue: the report's number. condition:
+    when it happens. torch: the versions that have it, as far as known; systems: the same of macOS and chips. fix: the name
+    of the fix that cures it, "always" if metalops cures it wherever it is imported, or "" if it does not. ends: whether it
+    ends the process."""
+
+    name: str
+    operators: tuple[str, ...]
+    fault: str
+    issue: int
+    condition: str
+    torch: str
+    systems: str = "all"
+    fix: str = ""
+    ends: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Fix:
+    """Kernels of metalops in the place of stock ones. kernels: the families, which are files of kernels/. automatic: the
+    minor versions of torch with which it is on by default on a Mac, because stock is always wrong there."""
+
+    name: str
+    kernels: tuple[str, ...]
+    automatic: tuple[str, ...] = ()
+
+
+FIXES = {
+    fix.name: fix
+    for fix in (
+        Fix("adaptive_max_pool", ("adaptive_max_pool",), ("2.13",)),
+        Fix("exponential", ("exponential",), ("2.13",)),
+        Fix("matmul", ("gemm",)),
+        Fix("multinomial", ("multinomial",), ("2.13",)),
+    )
+}
+
+# Kernels that metalops registers wherever it is imported.
+ALWAYS = "always"
+
+FAULTS = {
+    fault.name: fault
+    for fault in (
+        Fault(
+            "linear-bias-rows",
+            ("linear", "addmm"),
+            "rows from the 65,537th on, of a product with a bias, overwrite the first ones",
+            189495,
+            "a bias, float32, and more than 65,536 matrices or rows",
+            "2.12, 2.13",
+            fix="matmul",
+        ),
+        Fault(
+            "bmm-depth",
+            ("bmm", "addbmm"),
+            "terms that lie past the end of the operands are added to batched products",
+            195163,
+            "an inner dimension of 32,767 and more, and results of at least 16 x 16",
+            "2.13 to 2.15",
+            "M1, M2",
+            fix="matmul",
+        ),
+        Fault(
+            "baddbmm-depth",
+            ("baddbmm",),
+            "terms that lie past the end of the operands are added to batched products with an addend",
+            195163,
+            "an inner dimension of 32,767 and more, and results of at least 16 x 16",
+            "2.13 to 2.15",
+            "M1, M2",
+            fix="matmul",
+        ),
+        Fault(
+            "baddbmm-beta",
+            ("baddbmm",),
+            "with beta=0, NaN in the tensor that is to be ignored is in the result",
+            194442,
+            "beta=0, and NaN or an infinity in the addend, which may be memory that nobody has written",
+            "2.13",
+            fix="matmul",
+        ),
+        Fault(
+            "mm-allocation",
+            ("mm",),
+            "products of long rows are off by a tenth to a third",
+            193487,
+            "tall operands, one of them transposed, depending on what was allocated and freed before",
+            "2.7 to 2.13",
+            "M1 Pro with macOS 26.6, others",
+            fix="matmul",
+        ),
+        Fault(
+            "mm-out",
+            ("mm.out",),
+            "a product is not written to a strided out=",
+            104832,
+            "out= that is not contiguous",
+            "2.0",
+            fix="matmul",
+        ),
+        Fault(
+            "mm-empty",
+            ("mm", "addmm"),
+            "products without terms are memory that nobody has written, and not zero",
+            175902,
+            "an inner dimension of 0",
+            "up to 2.11",
+            fix="matmul",
+        ),
+        Fault(
+            "bmm-large",
+            ("bmm",),
+            "matrices beyond element 2^32 are those of the beginning",
+            197636,
+            "results or gradients of more than 2^32 elements",
+            "2.13 to 2.15",
+            fix="matmul",
+        ),
+        Fault(
+            "multinomial-zero",
+            ("multinomial",),
+            "a category of probability 0 is drawn",
+            192577,
+            "one draw, or draws without replacement, by chance: once in about 220 draws of 150,000 categories",
+            "2.13",
+            fix="multinomial",
+        ),
+        Fault(
+            "exponential-zero",
+            ("exponential_",),
+            "an exponential random number is -0.0",
+            192577,
+            "by chance: one number in 30 million",
+            "2.13",
+            fix="exponential",
+        ),
+        Fault(
+            "adaptive-max-pool",
+            ("adaptive_max_pool2d",),
+            "values, indices and sizes of adaptive_max_pool2d are wrong, and its gradient is refused",
+            190064,
+            "sizes of the input that are no multiples of the output's",
+            "2.13",
+            fix="adaptive_max_pool",
+        ),
+        Fault(
+            "nanmedian-rank",
+            ("nanmedian.dim_values", "median.dim_values"),
+            "the process ends",
+            191694,
+            "a dimension before the last four",
+            "2.13",
+            ends=True,
+        ),
+        Fault(
+            "addcmul-strided",
+            ("addcmul_", "addcdiv_"),
+            "a tensor that is not contiguous is left as it was",
+            118115,
+            "a tensor in place that is not contiguous",
+            "up to 2.4",
+            "before macOS 15",
+        ),
+        Fault(
+            "index-fill-bounds",
+            ("index_fill_.int_Scalar",),
+            "indices out of range write outside of the tensor instead of raising IndexError",
+            189969,
+            "an index that is out of range",
+            "2.13",
+        ),
+        Fault(
+            "argsort-large",
+            ("argsort",),
+            "indices of a sort are wrong",
+            183885,
+            "dim=0 of more than 2^22 columns",
+            "2.12",
+        ),
+        Fault(
+            "unique-large",
+            ("_unique2",),
+            "the inverse indices of unique are wrong",
+            195595,
+            "int64 values beyond 2^24",
+            "2.13",
+        ),
+        Fault(
+            "sum-rapid",
+            ("sum.dim_IntList", "mean.dim", "count_nonzero", "nansum", "trace"),
+            "sums are wrong now and then",
+            178497,
+            "many reductions in rapid succession, once in some 100,000 calls",
+            "2.13",
+        ),
+        Fault(
+            "copy-pageable",
+            ("copy_",),
+            "copies from the CPU with non_blocking=True read memory that has been freed",
+            189690,
+            "a source that is freed before the device is synchronised",
+            "2.13",
+        ),
+    )
+}
