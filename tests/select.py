@@ -35,6 +35,8 @@ PLACES = {
     "csrc/plans/": ("tests/ops/common", "tests/ops"),
     "python/metalops/_new/": ("tests/building/test_new.py",),
     "python/metalops/_compare/": ("tests/compare",),
+    "python/metalops/_doctor/": ("tests/doctor",),
+    "python/metalops/fixes/": ("tests/doctor", "tests/ops/common/test_fixes.py"),
     "python/metalops/_cli/": ("tests/building", "tests/ops/test_coverage.py"),
     "python/metalops/_torch/distributed": ("tests/distributed",),
     "python/metalops/_torch/sharding": ("tests/distributed",),

@@ -12,6 +12,10 @@ import sys
 COMMANDS: dict[str, tuple[str, str]] = {
     "info": ("the device, the kernel libraries and the cache", "metalops._cli.info:main"),
     "coverage": ("which of torch's operators work on mps", "metalops._cli.coverage:main"),
+    "doctor": (
+        "which faults of stock operators this machine has, and what cures them",
+        "metalops._doctor:main",
+    ),
     "demo": (
         "the operators on a photograph, checked against torch on the CPU",
         "metalops.demo:main",

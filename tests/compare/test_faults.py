@@ -128,11 +128,33 @@ def test_nothing_is_found_where_there_is_no_fault(model):
     assert differences(model) == []
 
 
+# Calls of the other faults.
+ELSEWHERE = {
+    "mm-empty": lambda: torch.mm(torch.ones(2, 0, device="mps"), torch.ones(0, 3, device="mps")),
+    "adaptive-max-pool": lambda: nn.functional.adaptive_max_pool2d(torch.arange(25.0, device="mps").view(1, 5, 5), 3),
+    "argsort-large": lambda: torch.arange(30.0, device="mps").view(3, 10).argsort(0),
+    "unique-large": lambda: torch.unique(2**24 + torch.arange(5, device="mps"), return_inverse=True),
+}  # fmt: skip
+# The process ends, or the CPU raises for such arguments.
+NOT_COMPARED = {"nanmedian-rank", "index-fill-bounds"}
+
+
 def test_every_fault_has_its_place_in_the_model():
-    assert set(WHERE) == set(FAULTS)
+    assert set(FAULTS) == {*WHERE, *ELSEWHERE, *NOT_COMPARED}
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_faults_outside_of_the_model_are_found(name):
+    limit = 4 if name == "argsort-large" else None
+    with compare(halt=False) as comparison:
+        ELSEWHERE[name]()
+        assert comparison.differences == []
+        with planted(name, limit=limit):
+            ELSEWHERE[name]()
+    assert comparison.differences
+
+
+@pytest.mark.parametrize("name", WHERE)
 def test_each_fault_is_found_where_it_is(name, model):
     with planted(name, limit=4):
         first = differences(model)[0]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -99,6 +101,50 @@ def _not_into_a_view(kernel: Kernel, limit: int, a, b, *, out) -> Tensor:
     return out
 
 
+def _memory_of_nobody(kernel: Kernel, limit: int, a, b) -> Tensor:
+    result = kernel(a, b)
+    return result + 7 if a.shape[-1] == 0 else result
+
+
+def _one_kernel_size(kernel: Kernel, limit: int, x, output_size) -> tuple[Tensor, Tensor]:
+    """An ordinary pooling, whose windows all have one size and one distance."""
+    steps = [size // out for size, out in zip(x.shape[-2:], output_size, strict=True)]
+    window = [
+        size - (out - 1) * step
+        for size, out, step in zip(x.shape[-2:], output_size, steps, strict=True)
+    ]
+    return torch.ops.aten.max_pool2d_with_indices(x, window, steps)
+
+
+def _axes(kernel: Kernel, limit: int, x, dim, keepdim, *, values, indices):
+    if x.dim() - dim % x.dim() > 4:
+        print(
+            "failed assertion: Axis = 4. This class only supports axis = 0, 1, 2, 3",
+            file=sys.stderr,
+        )
+        os._exit(134)
+    return kernel(x, dim, keepdim, values=values, indices=indices)
+
+
+def _without_bounds(kernel: Kernel, limit: int, x, dim, index, value) -> Tensor:
+    inside = index[(index < x.shape[dim]) & (index >= -x.shape[dim])]
+    return kernel(x, dim, inside, value)
+
+
+def _unordered(kernel: Kernel, limit: int, x, *args, **kwargs) -> Any:
+    values, indices = kernel(x, *args, **kwargs)
+    if x.shape[-1] > limit:
+        indices.copy_(indices.flip(0))
+    return values, indices
+
+
+def _as_float32(kernel: Kernel, limit: int, x, *args, **kwargs) -> tuple[Tensor, ...]:
+    values, inverse, counts = kernel(x, *args, **kwargs)
+    if x.numel() and x.max() > limit:
+        inverse = (values.float()[:, None] < x.float().flatten()).sum(0).view(x.shape)
+    return values, inverse, counts
+
+
 FAULTS: dict[str, Fault] = {
     "linear-bias-rows": Fault(
         189495,
@@ -136,6 +182,36 @@ FAULTS: dict[str, Fault] = {
     ),
     "mm-out": Fault(
         104832, "a product is not written to a strided out=", ("mm.out",), _not_into_a_view
+    ),
+    "mm-empty": Fault(175902, "products without terms are not zero", ("mm",), _memory_of_nobody),
+    "adaptive-max-pool": Fault(
+        190064,
+        "windows have one size where they should differ",
+        ("adaptive_max_pool2d",),
+        _one_kernel_size,
+    ),
+    "nanmedian-rank": Fault(
+        191694,
+        "medians along a dimension before the last four end the process",
+        ("nanmedian.dim_values",),
+        _axes,
+    ),
+    "index-fill-bounds": Fault(
+        189969, "indices out of range are accepted", ("index_fill_.int_Scalar",), _without_bounds
+    ),
+    "argsort-large": Fault(
+        183885,
+        "indices of a sort of many columns are wrong",
+        ("sort.stable",),
+        _unordered,
+        limit=4096,
+    ),
+    "unique-large": Fault(
+        195595,
+        "inverse indices of int64 are those of their float32",
+        ("_unique2",),
+        _as_float32,
+        limit=2**24,
     ),
     "multinomial-zero": Fault(
         192577, "a category of probability 0 is drawn", ("multinomial",), _without_probability

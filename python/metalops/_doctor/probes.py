@@ -1,0 +1,175 @@
+"""Probes, by the name of a fault in metalops.fixes.FAULTS: each returns true if this machine has the fault now.
+
+A probe computes on mps what it knows the result of, at the sizes and layouts of the report. Where a fault happens by
+chance, it repeats that on a Mac until it would have happened with a probability of 99 %; on the software device, whose
+planted faults are certain, it tries once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .. import _is_software
+
+PROBES: dict[str, Callable[[], bool]] = {}
+
+
+def _probe(name: str) -> Callable[[Callable[[], bool]], Callable[[], bool]]:
+    def register(function: Callable[[], bool]) -> Callable[[], bool]:
+        PROBES[name] = function
+        return function
+
+    return register
+
+
+def _times() -> int:
+    return 1 if _is_software else 20
+
+
+def _surrounded(*shape: int) -> Tensor:
+    """Returns ones, with large numbers in front of them and behind them in memory."""
+    count = torch.Size(shape).numel()
+    memory = torch.full((count + 2**17,), 1000.0, device="mps")
+    memory[2**16 : 2**16 + count] = 1.0
+    return memory[2**16 : 2**16 + count].view(shape)
+
+
+@_probe("linear-bias-rows")
+def linear_bias_rows() -> bool:
+    rows = torch.arange(65_537 * 2.0).remainder(251).view(65_537, 2, 1).expand(-1, -1, 32)
+    x, weight, bias = rows.to("mps"), torch.ones(64, 32, device="mps"), torch.ones(64, device="mps")
+    expected = rows[..., :1].to("mps") * 32 + 1
+    flat = torch.addmm(bias, x.reshape(-1, 32)[::2], weight.t())
+    return not bool(
+        (F.linear(x, weight, bias) == expected).all() and (flat == expected.view(-1, 1)[::2]).all()
+    )
+
+
+def _depth(product: Callable[[Tensor, Tensor], Tensor]) -> bool:
+    for depth in (32_767, 32_769):
+        a, b = _surrounded(2, 32, depth), _surrounded(2, depth, 32)
+        if not bool((product(a, b) == depth).all()):
+            return True
+    return False
+
+
+@_probe("bmm-depth")
+def bmm_depth() -> bool:
+    return _depth(torch.bmm)
+
+
+@_probe("baddbmm-depth")
+def baddbmm_depth() -> bool:
+    return _depth(lambda a, b: torch.baddbmm(torch.zeros(1, device="mps"), a, b))
+
+
+@_probe("baddbmm-beta")
+def baddbmm_beta() -> bool:
+    x = torch.ones(2, 3, 3, device="mps")
+    added = torch.full((1, 1, 1), torch.nan, device="mps")
+    return not bool((torch.baddbmm(added, x, x, beta=0) == 3).all())
+
+
+@_probe("mm-allocation")
+def mm_allocation() -> bool:
+    a = torch.randn(50_000, 25, generator=torch.Generator().manual_seed(0))
+    expected = (a.double().t() @ a.double()).float()
+    for megabytes in (0, 1, 7, 64):
+        torch.full((megabytes, 2**18), torch.pi, device="mps").sum().item()  # and free
+        x = a.to("mps")
+        for left in (x.t(), x.t().contiguous(), a.t().to("mps")):
+            if not torch.allclose((left @ x).cpu(), expected, rtol=1e-3, atol=1.0):
+                return True
+    return False
+
+
+@_probe("mm-out")
+def mm_out() -> bool:
+    x, out = torch.ones(4, 4, device="mps"), torch.zeros(4, 8, device="mps")
+    torch.mm(x, x, out=out[:, ::2])
+    return not bool((out[:, ::2] == 4).all())
+
+
+@_probe("mm-empty")
+def mm_empty() -> bool:
+    for _ in range(8):
+        torch.full((64, 64), 7.0, device="mps").sum().item()  # and free
+        a, b = torch.empty(64, 0, device="mps"), torch.empty(0, 64, device="mps")
+        if bool((torch.mm(a, b) != 0).any()):
+            return True
+    return False
+
+
+@_probe("multinomial-zero")
+def multinomial_zero() -> bool:
+    rows, categories = (64, 2**17) if not _is_software else (4, 64)
+    weights = torch.zeros(rows, categories, device="mps")
+    weights[:, 7] = 1.0
+    return any(bool((torch.multinomial(weights, 1) != 7).any()) for _ in range(_times()))
+
+
+@_probe("exponential-zero")
+def exponential_zero() -> bool:
+    numbers = torch.empty(2**23 if not _is_software else 2**10, device="mps")
+    return any(bool((numbers.exponential_() <= 0).any()) for _ in range(_times()))
+
+
+@_probe("adaptive-max-pool")
+def adaptive_max_pool() -> bool:
+    x = torch.arange(25.0).view(1, 1, 5, 5)
+    expected = F.adaptive_max_pool2d(x, 3, return_indices=True)
+    moved = x.to("mps").requires_grad_()
+    try:
+        actual = F.adaptive_max_pool2d(moved, 3, return_indices=True)
+        actual[0].sum().backward()
+    except RuntimeError:
+        return True
+    return not all(a.shape == e.shape and bool((a.cpu() == e).all()) for a, e in zip(actual, expected, strict=True))  # fmt: skip
+
+
+@_probe("nanmedian-rank")
+def nanmedian_rank() -> bool:
+    x = torch.arange(24.0, device="mps").view(2, 1, 3, 2, 2)
+    return not all(
+        torch.equal(function(x, 0).values, x[0]) for function in (torch.nanmedian, torch.median)
+    )
+
+
+@_probe("addcmul-strided")
+def addcmul_strided() -> bool:
+    ones = torch.ones(4, 4, device="mps")
+    wrong = False
+    for update in (Tensor.addcmul_, Tensor.addcdiv_):
+        x = torch.zeros(4, 8, device="mps")[:, ::2].t()
+        wrong |= not bool((update(x, ones, ones) == 1).all())
+    return wrong
+
+
+@_probe("index-fill-bounds")
+def index_fill_bounds() -> bool:
+    memory = torch.zeros(64, device="mps")
+    try:
+        memory[:32].index_fill_(0, torch.tensor([40], device="mps"), 7.0)
+        torch.mps.synchronize()
+    except (IndexError, RuntimeError):
+        return False
+    return True
+
+
+@_probe("argsort-large")
+def argsort_large() -> bool:
+    columns = 2**22 + 1 if not _is_software else 4097
+    x = torch.randn(3, columns, generator=torch.Generator().manual_seed(0)).to("mps")
+    ordered = x.gather(0, x.argsort(dim=0))
+    return not bool((ordered[:-1] <= ordered[1:]).all())
+
+
+@_probe("unique-large")
+def unique_large() -> bool:
+    keys = 2**24 + torch.tensor([3, 0, 1, 1, 2, 0, 5], device="mps")
+    values, inverse = torch.unique(keys, return_inverse=True)
+    return len(values) != 5 or not torch.equal(values[inverse], keys)
