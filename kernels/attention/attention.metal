@@ -332,12 +332,21 @@ struct Lines {
   }
 };
 
+// True where four simdgroups multiply together by lines that the GPU copies to threadgroup memory,
+// in a layout of its own, while earlier ones are used. Tiles then are twice as large.
+#if defined(__METALOPS_STAGED_LINES__)
+constant constexpr bool has_staged_lines = ::mpp::tensor_ops::has_staged_lines;
+#else
+constant constexpr bool has_staged_lines = false;
+#endif
+
 // The tile of a simdgroup, its GEMMs, and the tiles of keys and values that its threadgroup shares.
 template <typename T, int FEATURES>
 struct SimdgroupTile {
   typedef ::mpp::tensor_ops::matmul2d_descriptor Descriptor;
   static constant constexpr int rows = 16;
-  static constant constexpr int columns = FEATURES <= 64 ? 64 : 32;
+  static constant constexpr int features = FEATURES;
+  static constant constexpr int columns = (FEATURES <= 64 ? 64 : 32) * (has_staged_lines ? 2 : 1);
   static constant constexpr int rows_of_group = attention::kSimdgroups * rows;
   static constant constexpr Descriptor multiplying =
       Descriptor(rows, columns, FEATURES, false, true, false, Descriptor::mode::multiply);
@@ -346,14 +355,10 @@ struct SimdgroupTile {
   typedef ::mpp::tensor_ops::matmul2d<multiplying, execution_simdgroup> Multiply;
   typedef ::mpp::tensor_ops::matmul2d<adding, execution_simdgroup> Add;
   typedef Lines<T, columns, FEATURES> Staged;
-  typedef tensor<threadgroup T, extents<int, FEATURES, columns>, tensor_inline> Tokens;
   typedef tensor<threadgroup T, extents<int, columns, rows>, tensor_inline> Stored;
 
-  static inline Tokens tokens(threadgroup T* staged) {
-    return Tokens(staged, extents<int, FEATURES, columns>(), array<int, 2>{1, Staged::stride});
-  }
   // Returns a tensor of one value per row.
-  template <typename Query>
+  template <typename Query, typename Tokens>
   static inline auto for_rows() {
     Multiply multiply;
     return multiply
@@ -380,36 +385,114 @@ inline void fill(thread Tensor& elements, float value) {
   }
 }
 
-template <typename Query, typename T>
-inline void load_queries(thread Query& q, device const T* queries, attention::Sequence s, int first,
-                         constant AttentionParameters& p) {
-#pragma unroll
-  for (uint16_t i = 0; i < q.get_capacity(); ++i) {
-    const auto at = q.get_multidimensional_index(i);
-    const bool is_there = q.is_valid_element(i) && first + at[1] < s.queries && at[0] < p.head_size;
-    q[i] = is_there ? queries[(first + at[1]) * p.query.row + at[0]] : T(0);
-  }
-}
-
-// Stages tiles of keys and values: load() loads the next ones into registers, and put() stores them
-// in threadgroup memory.
+// Tiles of keys and values, staged in threadgroup memory: the next ones are loaded into registers
+// while these are used.
 template <typename T, typename Tile>
-struct TokenLoader {
-  typename Tile::Staged next_keys;
-  typename Tile::Staged next_values;
+struct StagedTokens {
+  typedef typename Tile::Staged Staged;
+  typedef tensor<threadgroup T, extents<int, Tile::features, Tile::columns>, tensor_inline> Tokens;
+  // The left operand, of which Query is the cooperative tensor.
+  template <typename Query>
+  using Queries = Query;
+  static constant constexpr int packs = 2 * Staged::size / 8;  // of threadgroup memory
+  attention::Operands<T> of;
+  int all_keys;
+  constant AttentionParameters& p;
+  uint index;
+  threadgroup T* tiles;
+  Staged next_keys;
+  Staged next_values;
 
-  inline void load(attention::Operands<T> of, int at, int keys, constant AttentionParameters& p,
-                   uint index) {
-    next_keys.load(of.keys + at * p.key.row, p.key.row, keys - at, p.head_size, p.is_aligned,
-                   index);
-    next_values.load(of.values + at * p.value.row, p.value.row, keys - at, p.value_size,
-                     p.is_aligned, index);
+  inline StagedTokens(attention::Operands<T> operands, int keys_in_all,
+                      constant AttentionParameters& parameters, threadgroup uint4* memory,
+                      uint my_index)
+      : of(operands),
+        all_keys(keys_in_all),
+        p(parameters),
+        index(my_index),
+        tiles(reinterpret_cast<threadgroup T*>(memory)) {}
+  // Loads the queries of a simdgroup, from `mine` on, into q. first: of the threadgroup.
+  template <typename Query>
+  inline thread Query& load_queries(thread Query& q, attention::Sequence s, int, int mine) const {
+#pragma unroll
+    for (uint16_t i = 0; i < q.get_capacity(); ++i) {
+      const auto at = q.get_multidimensional_index(i);
+      const bool is_there =
+          q.is_valid_element(i) && mine + at[1] < s.queries && at[0] < p.head_size;
+      q[i] = is_there ? of.queries[(mine + at[1]) * p.query.row + at[0]] : T(0);
+    }
+    return q;
   }
-  inline void put(threadgroup T* key_tile, threadgroup T* value_tile, uint index) const {
-    next_keys.put(key_tile, index);
-    next_values.put(value_tile, index);
+  // Begins with the tiles at `at`.
+  inline void begin(int at, int) { load(at); }
+  // Takes the tiles at `at`. end: of the keys that are seen.
+  inline void take(int at, int end) {
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    next_keys.put(tiles, index);
+    next_values.put(tiles + Staged::size, index);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (at + Tile::columns < end) {
+      load(at + Tile::columns);
+    }
+  }
+  inline Tokens keys() const { return tokens(tiles); }
+  inline Tokens values() const { return tokens(tiles + Staged::size); }
+
+ private:
+  inline void load(int at) {
+    const int left = all_keys - at;
+    next_keys.load(of.keys + at * p.key.row, p.key.row, left, p.head_size, p.is_aligned, index);
+    next_values.load(of.values + at * p.value.row, p.value.row, left, p.value_size, p.is_aligned,
+                     index);
+  }
+  static inline Tokens tokens(threadgroup T* staged) {
+    return Tokens(staged, extents<int, Tile::features, Tile::columns>(),
+                  array<int, 2>{1, Staged::stride});
   }
 };
+
+#if defined(__METALOPS_STAGED_LINES__)
+// The interface of StagedTokens for tiles that the GPU copies.
+template <typename T, typename Tile>
+struct CopiedTokens {
+  typedef ::mpp::tensor_ops::line_ring<T, Tile::columns, Tile::features, attention::kSimdgroups>
+      Ring;
+  typedef typename Ring::lines Tokens;
+  template <typename>
+  using Queries = typename Ring::rows;
+  static constant constexpr int packs = 1;
+  attention::Operands<T> of;
+  constant AttentionParameters& p;
+  Ring ring;
+  typename Ring::rows rows;
+
+  inline CopiedTokens(attention::Operands<T> operands, int all_keys,
+                      constant AttentionParameters& parameters, threadgroup uint4*, uint)
+      : of(operands),
+        p(parameters),
+        ring(operands.keys, parameters.key.row, parameters.head_size, operands.values,
+             parameters.value.row, parameters.value_size, all_keys, parameters.is_aligned) {}
+  template <typename Query>
+  inline thread typename Ring::rows& load_queries(thread Query&, attention::Sequence s, int first,
+                                                  int) {
+    rows = ring.bring_rows(of.queries + first * p.query.row, p.query.row, p.head_size,
+                           s.queries - first);
+    return rows;
+  }
+  inline void begin(int at, int end) { ring.bring(at, end); }
+  inline void take(int at, int end) {
+    ring.wait(at);
+    ring.bring(at + Tile::columns, end);
+  }
+  inline Tokens keys() const { return ring.first(); }
+  inline Tokens values() const { return ring.second(); }
+};
+template <typename T, typename Tile>
+using TokensOf = conditional_t<has_staged_lines, CopiedTokens<T, Tile>, StagedTokens<T, Tile>>;
+#else
+template <typename T, typename Tile>
+using TokensOf = StagedTokens<T, Tile>;
+#endif
 
 // Returns true if all queries of a simdgroup's tile see all keys of a tile that begins at `at`, and
 // their scores are products times a positive scale.
@@ -428,6 +511,18 @@ template <typename Tile, typename Tensor, typename T>
 inline float mask_block(thread Tensor& scores, SimdgroupQueries<T> mine, int at,
                         constant AttentionParameters& p) {
   if (is_whole_tile<Tile>(mine, at, p)) {
+    return mine.make.scale;
+  }
+  if (attention::is_bare(mine.make) && mine.make.scale > 0.0f) {
+#pragma unroll
+    for (uint16_t i = 0; i < scores.get_capacity(); ++i) {
+      const auto in_tile = scores.get_multidimensional_index(i);
+      const attention::Range seen = mine.make.seen_by(mine.first + in_tile[1]);
+      const int key = at + in_tile[0];
+      if (scores.is_valid_element(i)) {
+        scores[i] = key >= seen.begin && key < seen.end ? scores[i] : -INFINITY;
+      }
+    }
     return mine.make.scale;
   }
 #pragma unroll
@@ -551,9 +646,9 @@ inline void rescale(thread Tensor& sums, thread Row& factor) {
 // Adds weights times a tile of values to the sums. Where weights are no left operand as they are,
 // they go through `stored`, the simdgroup's own memory.
 template <typename Tile, typename T, typename Scores, typename Weights, typename Left,
-          typename Sums>
+          typename Tokens, typename Sums>
 inline void add_values(thread Scores& scores, thread Weights& weights, thread Left& left,
-                       thread Sums& sums, threadgroup T* value_tile, threadgroup T* stored) {
+                       thread Tokens& values, thread Sums& sums, threadgroup T* stored) {
   typename Tile::Add add;
 #pragma unroll
   for (uint16_t i = 0; i < scores.get_capacity(); ++i) {
@@ -561,7 +656,6 @@ inline void add_values(thread Scores& scores, thread Weights& weights, thread Le
       weights[i] = static_cast<T>(scores[i]);
     }
   }
-  typename Tile::Tokens values = Tile::tokens(value_tile);
   if (add.template is_compatible_as_left_input<T, T, float>(weights)) {
     auto given = add.template get_left_input_cooperative_tensor<T, T, float>(weights);
     add.run(given, values, sums);
@@ -615,9 +709,12 @@ inline void store_rows_of_simdgroup(device T* out, device float* lse, thread Ten
 
 // FlashAttention forward in half precision: each simdgroup has 16 queries and keeps their scores in
 // a cooperative tensor; tiles of keys and values are shared in threadgroup memory. Exponentials are
-// in base 2.
+// in base 2. Threadgroups have kThreads threads; the bound on threads is one on registers, so that
+// three of them, or two, share a multiprocessor where lines are staged by the GPU.
 template <typename T, int FEATURES>
-kernel void attention_forward_by_simdgroups(
+[[max_total_threads_per_threadgroup(has_staged_lines ? (FEATURES <= 64 ? 384 : 256)
+                                                     : attention::kThreads)]] kernel void
+attention_forward_by_simdgroups(
     device T* out [[buffer(0)]], device float* lse [[buffer(1)]],
     device const T* query [[buffer(2)]], device const T* key [[buffer(3)]],
     device const T* value [[buffer(4)]], device const uchar* mask [[buffer(5)]],
@@ -628,13 +725,11 @@ kernel void attention_forward_by_simdgroups(
     uint group [[threadgroup_position_in_grid]], uint index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]]) {
   typedef SimdgroupTile<T, FEATURES> Tile;
-  typedef typename Tile::Tokens Tokens;
+  typedef TokensOf<T, Tile> Staging;
+  typedef typename Staging::Tokens Tokens;
   typename Tile::Multiply multiply;
   typename Tile::Add add;
-  threadgroup uint4 key_packs[Tile::Staged::size / 8];
-  threadgroup uint4 value_packs[Tile::Staged::size / 8];
-  threadgroup T* const key_tile = reinterpret_cast<threadgroup T*>(key_packs);
-  threadgroup T* const value_tile = reinterpret_cast<threadgroup T*>(value_packs);
+  threadgroup uint4 packs[Staging::packs];
   threadgroup T stored_weights[Tile::rows_of_group * Tile::columns];
 
   const attention::QueryTile tile =
@@ -647,15 +742,16 @@ kernel void attention_forward_by_simdgroups(
   const SimdgroupQueries<T> mine{s, tile.first + static_cast<int>(simdgroup) * Tile::rows,
                                  attention::scores_of<T>(s, p, mask, slopes, key_scale),
                                  attention::dropout_of(s, p, random)};
-  auto q = multiply.template get_left_input_cooperative_tensor<T, T, float>();
-  load_queries(q, of.queries, s, mine.first, p);
-  typedef decltype(q) Query;
+  Staging staged(of, s.keys, p, packs, index);
+  auto loaded = multiply.template get_left_input_cooperative_tensor<T, T, float>();
+  typedef typename Staging::template Queries<decltype(loaded)> Query;
+  thread Query& q = staged.load_queries(loaded, s, tile.first, mine.first);
   auto scores = multiply.template get_destination_cooperative_tensor<Query, Tokens, float>();
   auto weights = multiply.template get_destination_cooperative_tensor<Query, Tokens, T>();
-  auto running_max = Tile::template for_rows<Query>();
-  auto row_values = Tile::template for_rows<Query>();
-  auto total = Tile::template for_rows<Query>();
-  auto factor = Tile::template for_rows<Query>();
+  auto running_max = Tile::template for_rows<Query, Tokens>();
+  auto row_values = Tile::template for_rows<Query, Tokens>();
+  auto total = Tile::template for_rows<Query, Tokens>();
+  auto factor = Tile::template for_rows<Query, Tokens>();
   auto left = add.template get_left_input_cooperative_tensor<T, T, float>();
   auto sums = add.template get_destination_cooperative_tensor<decltype(left), Tokens, float>();
   fill(sums, 0.0f);
@@ -665,17 +761,11 @@ kernel void attention_forward_by_simdgroups(
 
   const attention::Range seen = attention::keys_seen(s, p, tile.first, Tile::rows_of_group);
   const int begin = seen.begin / Tile::columns * Tile::columns;
-  TokenLoader<T, Tile> next;
-  next.load(of, begin, s.keys, p, index);
+  staged.begin(begin, seen.end);
   for (int at = begin; at < seen.end; at += Tile::columns) {
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    next.put(key_tile, value_tile, index);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (at + Tile::columns < seen.end) {
-      next.load(of, at + Tile::columns, s.keys, p, index);
-    }
-    Tokens key_tokens = Tile::tokens(key_tile);
-    multiply.run(q, key_tokens, scores);
+    staged.take(at, seen.end);
+    Tokens keys = staged.keys();
+    multiply.run(q, keys, scores);
 
     const float by = mask_block<Tile>(scores, mine, at, p);
     const bool is_new = weigh_block(scores, row_values, running_max, factor, total, is_far, by);
@@ -685,7 +775,8 @@ kernel void attention_forward_by_simdgroups(
     if (is_new) {
       rescale(sums, factor);
     }
-    add_values<Tile>(scores, weights, left, sums, value_tile,
+    Tokens values = staged.values();
+    add_values<Tile>(scores, weights, left, values, sums,
                      stored_weights + simdgroup * (Tile::rows * Tile::columns));
   }
 

@@ -77,6 +77,29 @@ def test_long_sequences(dtype, features, is_causal):
     calls.check_attention(tensors, "cuda", is_causal=is_causal)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("features", [64, 128])
+def test_nothing_is_read_behind_the_keys_of_a_head(features, dtype):
+    """Copies of whole tiles would, of a last tile that is not whole."""
+    given = [torch.randn(1, 3, 200, features, device="cuda", dtype=dtype) for _ in range(3)]
+    expected = ops.attention(*(x[:, 1:2].contiguous() for x in given))
+    for x in given[1:]:
+        x[:, ::2] = torch.nan
+    assert torch.equal(ops.attention(*given)[:, 1:2], expected)
+
+
+@pytest.mark.parametrize("features", [64, 96, 128])
+def test_copies_by_threads_and_by_the_copy_engine_give_the_same(features):
+    given = [torch.randn(2, 3, 333, features, device="cuda", dtype=torch.half) for _ in range(3)]
+    expected = ops.attention(*given, is_causal=True)
+    by_tokens = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in given]
+    assert torch.equal(ops.attention(*by_tokens, is_causal=True), expected)
+    odd = [torch.empty(2, 3, 333, features + 1, device="cuda", dtype=torch.half) for _ in given]
+    for among, x in zip(odd, given, strict=True):
+        among[..., 1:] = x
+    assert torch.equal(ops.attention(*(x[..., 1:] for x in odd), is_causal=True), expected)
+
+
 def test_dropout_is_that_of_the_composition():
     given = [torch.randn(2, 2, 70, 32, device="cuda", requires_grad=True) for _ in range(3)]
     rng = torch.randint(2**62, (2,), dtype=torch.int64, device="cuda")

@@ -7,6 +7,8 @@ import torch
 from metalops.cuda import copy_maps, nvrtc
 from metalops.cuda.library import Library
 from metalops.msl.source import languages
+from metalops.msl.targets.host.tensors import OF_TENSOR_CORES
+from metalops.ops._cuda import kernel_file
 
 from tests.tensorops import (
     test_convolution2d,
@@ -188,6 +190,22 @@ def test_on_compute_capability_9_0_launches_bring_the_memory_of_large_tiles():
         found = [nvrtc.launched_memory(code, f"msl_kernel_{i}") for i in range(2)]
         assert blocks < found[0] < blocks + 2048 and found[1] == 0
     assert nvrtc.launched_memory(library.compile("sm_80"), "msl_kernel_0") == 0
+
+
+@pytest.mark.full
+def test_on_compute_capability_9_0_four_simdgroups_attend_together():
+    kernel = "attention_forward_by_simdgroups_64_half"
+    library = Library(
+        kernel_file.text_of("attention"),
+        kernels=[kernel],
+        language=languages.LANGUAGES["4.0"],
+        cooperative_layout=OF_TENSOR_CORES,
+    )
+    text = library.compile("compute_90a").decode()
+    scores, sums = (text.count(f"wgmma.mma_async.sync.aligned.m64n{n}k16") for n in (128, 64))
+    assert sums == 2 * scores > 0 and "mma.sync" not in text and "cp.async.bulk.tensor" in text
+    before = library.compile("compute_80").decode()
+    assert "wgmma" not in before and "mma.sync" in before
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,9 @@ from . import constants, device, driver, errors, nvrtc, tensor_argument, texture
 from .function import Argument, Function
 from .texture_argument import tensors_of
 
+# Macros that tell a source about the target: see include/msl/cuda/staged_lines.h.
+DEFINES = ("__METALOPS_STAGED_LINES__=1",)
+
 
 class Library:
     """The kernels of a Metal source."""
@@ -41,9 +44,10 @@ class Library:
         function constants, by index or name; see specialise. language: __METAL_VERSION__, by default what the
         environment chooses. cooperative_layout: the layout of cooperative tensors, likewise (targets/host/tensors.py).
         Raises SyntaxError with the user's line and column."""
-        self._code: CudaCode = emit(
-            preprocess(source, name=name, include_dirs=include_dirs, language=language), kernels
+        text = preprocess(
+            source, name=name, include_dirs=include_dirs, defines=DEFINES, language=language
         )
+        self._code: CudaCode = emit(text, kernels)
         self._layout = cooperative_layout or tensors.layout()
         self._specialised: dict[tuple, Library] = {}
         self._take(self.declared.values(constants))

@@ -400,11 +400,7 @@ MSL_INLINE void multiply_block(abi::u32 a, abi::u32 b, int row, int column, uint
 template <class T, class A, class B, class Tile, int Depth, bool LeftDeep, bool RightDeep>
 MSL_INLINE void begin_block(abi::u32 a, abi::u32 b, int warps_before, float* sums) {
   constexpr int columns = Tile::across * 16;
-  constexpr int width = columns == 256       ? 256
-                        : columns % 128 == 0 ? 128
-                        : columns % 64 == 0  ? 64
-                        : columns % 32 == 0  ? 32
-                                             : 16;
+  constexpr int width = widest_instruction(columns);
   constexpr abi::u64 left = matrix_in_memory<A::width * 2>(A::width * Depth * 2, A::width * 16);
   constexpr abi::u64 right = matrix_in_memory<B::width * 2>(B::width * Depth * 2, B::width * 16);
   begin_products();
@@ -859,6 +855,10 @@ constexpr bool has_scales() {
   }
 }
 
+}  // namespace msl::msl_impl
+#include <msl/cuda/staged_lines.h>
+namespace msl::msl_impl {
+
 // Computes the whole tile in one thread.
 template <int M, int N, bool Accumulates, class Left, class Right, class Dst>
 MSL_INLINE void multiply_in_thread(const Left& left, const Right& right, int inner,
@@ -941,7 +941,9 @@ MSL_INLINE void multiply_tiles(L& left, R& right, Dst& destination) {
   using Factor =
       typename FactorOf<element_of_operand_t<L>, element_of_operand_t<R>, typename Dst::value_type,
                         has_scales<L>() || has_scales<R>()>::type;
-  if constexpr (is_tensor<L> && is_tensor<R>) {
+  if constexpr (is_staged<R>) {
+    multiply_staged_lines<D>(left, right, destination);
+  } else if constexpr (is_tensor<L> && is_tensor<R>) {
     const int inner = int(inner_size<D>(left, right));
     const auto a = tile_view(view_of(left, D.transpose_left), D.m, inner);
     const auto b = tile_view(view_of(right, D.transpose_right), inner, D.n);

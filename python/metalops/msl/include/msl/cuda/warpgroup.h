@@ -39,7 +39,7 @@ MSL_INLINE void pin_sums(float* sums) {
 
 // The wgmma instructions for 64 x 16 by 16 x N elements. SUMS: the operands for the sums; each
 // eight of them list the pairs of two rows in turn. NUMBERS: their operand numbers. OTHERS: the
-// remaining operands.
+// remaining operands. P: the number of the predicate, whether products are added to the sums.
 #define MSL_SUMS_8(I)                                                                        \
   "+f"(sums[I]), "+f"(sums[I + 1]), "+f"(sums[I + 4]), "+f"(sums[I + 5]), "+f"(sums[I + 2]), \
       "+f"(sums[I + 3]), "+f"(sums[I + 6]), "+f"(sums[I + 7])
@@ -49,29 +49,30 @@ MSL_INLINE void pin_sums(float* sums) {
 #define MSL_SUMS_OF_64 MSL_SUMS_32(0)
 #define MSL_SUMS_OF_128 MSL_SUMS_32(0), MSL_SUMS_32(32)
 #define MSL_SUMS_OF_256 MSL_SUMS_OF_128, MSL_SUMS_32(64), MSL_SUMS_32(96)
-#define MSL_WGMMA(N, TYPE, SUMS, NUMBERS, OTHERS)                                         \
-  asm volatile("{.reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n" #N \
-               "k16.f32." TYPE "." TYPE " {" NUMBERS "}, " OTHERS ";}"                    \
-               : SUMS                                                                     \
-               : "l"(a), "l"(b), "n"(int(!LeftDeep)), "n"(int(!RightDeep)))
-#define MSL_WGMMA_16(TYPE) \
-  MSL_WGMMA(16, TYPE, MSL_SUMS_OF_16, "%0, %1, %2, %3, %4, %5, %6, %7", "%8, %9, p, 1, 1, %10, %11")
-#define MSL_WGMMA_32(TYPE)                                                          \
-  MSL_WGMMA(32, TYPE, MSL_SUMS_OF_32,                                               \
-            "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15", \
+#define MSL_WGMMA(N, TYPE, SUMS, NUMBERS, P, OTHERS)                                          \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, " P ", 0; wgmma.mma_async.sync.aligned.m64n" #N \
+               "k16.f32." TYPE "." TYPE " {" NUMBERS "}, " OTHERS ";}"                        \
+               : SUMS                                                                         \
+               : "l"(a), "l"(b), "n"(int(!LeftDeep)), "n"(int(!RightDeep)), "r"(abi::u32(adds)))
+#define MSL_WGMMA_16(TYPE)                                                     \
+  MSL_WGMMA(16, TYPE, MSL_SUMS_OF_16, "%0, %1, %2, %3, %4, %5, %6, %7", "%12", \
+            "%8, %9, p, 1, 1, %10, %11")
+#define MSL_WGMMA_32(TYPE)                                                                 \
+  MSL_WGMMA(32, TYPE, MSL_SUMS_OF_32,                                                      \
+            "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15", "%20", \
             "%16, %17, p, 1, 1, %18, %19")
 #define MSL_WGMMA_64(TYPE)                                                                     \
   MSL_WGMMA(64, TYPE, MSL_SUMS_OF_64,                                                          \
             "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, " \
             "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31",            \
-            "%32, %33, p, 1, 1, %34, %35")
+            "%36", "%32, %33, p, 1, 1, %34, %35")
 #define MSL_WGMMA_128(TYPE)                                                                    \
   MSL_WGMMA(128, TYPE, MSL_SUMS_OF_128,                                                        \
             "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, " \
             "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, " \
             "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, " \
             "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63",            \
-            "%64, %65, p, 1, 1, %66, %67")
+            "%68", "%64, %65, p, 1, 1, %66, %67")
 #define MSL_WGMMA_256(TYPE)                                                                    \
   MSL_WGMMA(256, TYPE, MSL_SUMS_OF_256,                                                        \
             "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, " \
@@ -83,12 +84,21 @@ MSL_INLINE void pin_sums(float* sums) {
             "%98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "     \
             "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, "   \
             "%124, %125, %126, %127",                                                          \
-            "%128, %129, p, 1, 1, %130, %131")
+            "%132", "%128, %129, p, 1, 1, %130, %131")
 
-// sums += a b for 64 x 16 elements of a, sixteen rows for each warp, and 16 x N of b; sums in the
-// layout of WarpTile<16, N>. LeftDeep, RightDeep: lines run along K.
+// Returns how many columns of a product of so many one instruction computes.
+constexpr int widest_instruction(int columns) {
+  return columns == 256       ? 256
+         : columns % 128 == 0 ? 128
+         : columns % 64 == 0  ? 64
+         : columns % 32 == 0  ? 32
+                              : 16;
+}
+
+// sums = a b, or += if it `adds`, for 64 x 16 elements of a, sixteen rows for each warp, and 16 x N
+// of b; sums in the layout of WarpTile<16, N>. LeftDeep, RightDeep: lines run along K.
 template <class T, int N, bool LeftDeep, bool RightDeep>
-MSL_INLINE void multiply_in_warpgroup(float* sums, abi::u64 a, abi::u64 b) {
+MSL_INLINE void multiply_in_warpgroup(float* sums, abi::u64 a, abi::u64 b, bool adds = true) {
   constexpr bool is_half = same<T, half>;
   if constexpr (N == 256 && is_half) MSL_WGMMA_256("f16");
   if constexpr (N == 256 && !is_half) MSL_WGMMA_256("bf16");
@@ -100,6 +110,47 @@ MSL_INLINE void multiply_in_warpgroup(float* sums, abi::u64 a, abi::u64 b) {
   if constexpr (N == 32 && !is_half) MSL_WGMMA_32("bf16");
   if constexpr (N == 16 && is_half) MSL_WGMMA_16("f16");
   if constexpr (N == 16 && !is_half) MSL_WGMMA_16("bf16");
+}
+
+// Likewise with the left operand in registers: a fragment of each warp. P: the operand number of
+// the predicate, whether products are added to the sums.
+#define MSL_WGMMA_OF_REGISTERS(N, TYPE, SUMS, NUMBERS, P, OTHERS)                             \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, " P ", 0; wgmma.mma_async.sync.aligned.m64n" #N \
+               "k16.f32." TYPE "." TYPE " {" NUMBERS "}, " OTHERS ";}"                        \
+               : SUMS                                                                         \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(abi::u32(adds)),     \
+                 "n"(int(!RightDeep)))
+#define MSL_WGMMA_OF_REGISTERS_32(TYPE)                                                          \
+  MSL_WGMMA_OF_REGISTERS(32, TYPE, MSL_SUMS_OF_32,                                               \
+                         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15", \
+                         "%21", "{%16, %17, %18, %19}, %20, p, 1, 1, %22")
+#define MSL_WGMMA_OF_REGISTERS_64(TYPE)                                             \
+  MSL_WGMMA_OF_REGISTERS(                                                           \
+      64, TYPE, MSL_SUMS_OF_64,                                                     \
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, " \
+      "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31",  \
+      "%37", "{%32, %33, %34, %35}, %36, p, 1, 1, %38")
+#define MSL_WGMMA_OF_REGISTERS_128(TYPE)                                            \
+  MSL_WGMMA_OF_REGISTERS(                                                           \
+      128, TYPE, MSL_SUMS_OF_128,                                                   \
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, " \
+      "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, " \
+      "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, " \
+      "%62, %63",                                                                   \
+      "%69", "{%64, %65, %66, %67}, %68, p, 1, 1, %70")
+
+// sums = a b, or += if it `adds`, for a in registers: 16 rows of each warp.
+template <class T, int N, bool RightDeep>
+MSL_INLINE void multiply_registers_in_warpgroup(float* sums, const abi::u32 (&a)[4], abi::u64 b,
+                                                bool adds) {
+  constexpr bool is_half = same<T, half>;
+  if constexpr (N == 128 && is_half) MSL_WGMMA_OF_REGISTERS_128("f16");
+  if constexpr (N == 128 && !is_half) MSL_WGMMA_OF_REGISTERS_128("bf16");
+  if constexpr (N == 64 && is_half) MSL_WGMMA_OF_REGISTERS_64("f16");
+  if constexpr (N == 64 && !is_half) MSL_WGMMA_OF_REGISTERS_64("bf16");
+  if constexpr (N == 32 && is_half) MSL_WGMMA_OF_REGISTERS_32("f16");
+  if constexpr (N == 32 && !is_half) MSL_WGMMA_OF_REGISTERS_32("bf16");
 }
 
 }  // namespace msl::msl_impl

@@ -206,6 +206,10 @@ struct ReductionLayout<0, D, Scope, L, R> {
 
 // ---- operands -----------------------------------------------------------------------------------
 
+// Operands that only some targets have (cuda/staged_lines.h).
+template <class T>
+inline constexpr bool is_staged = false;
+
 template <class T>
 struct layout_of {
   typedef void type;
@@ -336,9 +340,9 @@ constexpr bool check_operands() {
   static_assert(ScopeOf<Scope>::exists, "Scope template argument should be of op_scope type");
   constexpr bool cooperative_left = has_role<L>(Role::kLeft);
   constexpr bool cooperative_right = has_role<R>(Role::kRight);
-  static_assert(is_tensor<L> || cooperative_left,
+  static_assert(is_tensor<L> || cooperative_left || is_staged<L>,
                 "Left operand must be a tensor or matmul2d left input cooperative tensor");
-  static_assert(is_tensor<R> || cooperative_right,
+  static_assert(is_tensor<R> || cooperative_right || is_staged<R>,
                 "Right operand must be a tensor or matmul2d right input cooperative tensor");
   static_assert(is_tensor<Dst> || has_role<Dst>(Role::kDestination),
                 "Destination operand must be a tensor or matmul2d destination cooperative tensor");

@@ -1,0 +1,353 @@
+// Lines of matrices, such as keys and values, that are staged in shared memory ahead of their use,
+// and products with them by warpgroups (wgmma), of compute capability 9.0. Kernels see them where
+// __METALOPS_STAGED_LINES__ is defined, as neither Apple's compiler nor the software device does.
+#pragma once
+
+#include <msl/cuda/copy_engine.h>
+#include <msl/cuda/staging.h>
+#include <msl/cuda/warpgroup.h>
+#include <msl/tensor_ops/matrix_view.h>
+
+namespace msl::mpp::tensor_ops {
+
+// Returns true if this GPU multiplies by staged lines.
+inline constexpr bool has_staged_lines = MSL_WARPGROUPS && MSL_COOPERATIVE_LAYOUT == 16;
+
+// Lines of Features 16-bit elements in shared memory, a right operand of matmul2d. Its operation
+// has the scope of one simdgroup and 16 rows; all simdgroups of a threadgroup, a multiple of four,
+// run it together with the same lines: each four of them multiply 64 rows. The left operand is a
+// cooperative tensor, or lines, 16 for each simdgroup. The columns of the lines are in panels, each
+// laid out as the tensor cores read it.
+template <class T, int Lines, int Features>
+struct staged_lines {
+  using value_type = T;
+  static constexpr int width = msl_impl::widest(Features), chunks = Features / 8;
+  static constexpr int bytes = Lines * Features * 2;
+  using Panel = msl_impl::StagedBlock<T, Lines, width, true>;
+  static_assert(Features % 32 == 0 && Lines % 16 == 0 && sizeof(T) == 2);
+  abi::u32 memory;
+
+  static MSL_INLINE constexpr abi::u32 place(int line, int chunk) {
+    constexpr int across = width / 8;
+    return abi::u32(chunk / across * Panel::bytes) + Panel::place(line, chunk % across);
+  }
+};
+
+}  // namespace msl::mpp::tensor_ops
+
+namespace msl::msl_impl {
+
+using mpp::tensor_ops::staged_lines;
+
+template <class T, int Lines, int Features>
+inline constexpr bool is_staged<staged_lines<T, Lines, Features>> = true;
+template <class T, int Lines, int Features>
+struct element_of_operand<staged_lines<T, Lines, Features>> {
+  typedef T type;
+};
+
+// Copies tiles of lines. Each of Threads threads copies the same chunks of 16 bytes of every tile.
+template <class T, int Lines, int Features, int Threads>
+struct LineLoader {
+  using Tile = staged_lines<T, Lines, Features>;
+  static constexpr int all = Lines * Tile::chunks, turns = all / Threads;
+  // Turns lie a whole number of lines apart, a multiple of eight: their places are, too.
+  static constexpr bool is_regular = Threads % Tile::chunks == 0 && Threads / Tile::chunks % 8 == 0;
+  static_assert(all % Threads == 0);
+  const T* from;
+  long stride;
+  int features;
+  int thread;
+  bool is_aligned;
+
+  MSL_INLINE int line(int turn) const { return (thread + turn * Threads) / Tile::chunks; }
+  MSL_INLINE int chunk(int turn) const { return (thread + turn * Threads) % Tile::chunks; }
+  MSL_INLINE abi::u32 place(int turn) const {
+    if constexpr (is_regular) {
+      constexpr int lines = Threads / Tile::chunks;
+      return Tile::place(line(0), chunk(0)) + abi::u32(turn * lines * Tile::width * 2);
+    } else {
+      return Tile::place(line(turn), chunk(turn));
+    }
+  }
+  // Starts to copy lines from `first` on, of which `lines` exist. All others, and features that do
+  // not exist, become zeros.
+  MSL_INLINE void bring(abi::u32 to, int first, int lines) const {
+    if (!is_aligned) {
+      copy_elements(to, from + first * stride, lines);
+      return;
+    }
+    const abi::u64 begin = address_of(from) + abi::u64(first * stride) * 2;
+    const bool is_whole = lines >= Lines && features == Features;
+    if constexpr (is_regular) {
+      if (is_whole) {
+        const abi::u64 at = begin + abi::u64(line(0) * stride + chunk(0) * 8) * 2;
+        const abi::u64 apart = abi::u64(Threads / Tile::chunks * stride) * 2;
+        MSL_UNROLLED
+        for (int i = 0; i < turns; ++i) copy_ahead(to + place(i), at + i * apart);
+        return;
+      }
+    }
+    MSL_UNROLLED
+    for (int i = 0; i < turns; ++i) {
+      const int left = features - chunk(i) * 8;
+      const int bytes = line(i) >= lines || left <= 0 ? 0 : left >= 8 ? 16 : left * 2;
+      const abi::u64 apart = abi::u64(line(i) * stride + chunk(i) * 8) * 2;
+      copy_ahead(to + place(i), bytes != 0 ? begin + apart : begin, bytes);
+    }
+  }
+
+ private:
+  MSL_INLINE void copy_elements(abi::u32 to, const T* begin, int lines) const {
+#pragma unroll 1
+    for (int i = 0; i < turns; ++i) {
+      const int left = line(i) < lines ? features - chunk(i) * 8 : 0;
+      const T* const at = begin + line(i) * stride + chunk(i) * 8;
+      abi::u32 words[4];
+      MSL_UNROLLED
+      for (int w = 0; w < 4; ++w) {
+        words[w] = abi::u32(2 * w < left ? at[2 * w].bits : 0) |
+                   abi::u32(2 * w + 1 < left ? at[2 * w + 1].bits : 0) << 16;
+      }
+      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to + place(i)), "r"(words[0]),
+                   "r"(words[1]), "r"(words[2]), "r"(words[3])
+                   : "memory");
+    }
+  }
+};
+
+// Copies whole tiles of lines by the copy engine, if they are in a matrix that has a map.
+template <class T, int Lines, int Features>
+struct LineBoxes {
+  using Tile = staged_lines<T, Lines, Features>;
+  static constexpr bool are_possible = Tile::width == 64 && Lines % 64 == 0;
+  const abi::CopyMap* map = nullptr;
+  int x = 0, y = 0;  // of the first line
+
+  // Finds the matrix of `count` lines; each lane tries one. Called by whole warps, with the same
+  // lines, after a barrier.
+  MSL_INLINE bool find(const T* from, long stride, int features, int count) {
+    const msl_support::MapsOfLaunch& all = msl_support::maps_of_launch();
+    const uint m = warp_lane() % abi::kMaps;
+    const abi::MappedMatrix in = all.matrices[m];
+    const abi::u64 apart = address_of(from) - in.first;
+    // Rows are multiples of 16 bytes apart, and matrices less than 64 GiB.
+    const abi::u32 row = abi::u32(apart >> 4) / abi::u32(in.stride >> 4);
+    const abi::u32 column = abi::u32(apart - row * in.stride) / 2;
+    const bool is_it = m < all.count && in.stride == abi::u64(stride) * 2 && apart < (1ul << 36) &&
+                       lie_in(column, features, features == Features, in.columns) &&
+                       lie_in(row, count, true, in.rows);
+    const abi::u32 finders = ::__ballot_sync(~0u, is_it);
+    if (finders == 0) return false;
+    const int finder = ::__ffs(int(finders)) - 1;
+    map = &all.maps->of_64_rows[finder];
+    x = ::__shfl_sync(~0u, int(column), finder);
+    y = ::__shfl_sync(~0u, int(row), finder);
+    return true;
+  }
+  // Starts to copy lines from `first` on, all of which exist. Called by one thread.
+  MSL_INLINE void bring(abi::u32 to, int first, abi::u32 barrier) const {
+    MSL_UNROLLED
+    for (int feature = 0; feature < Features; feature += 64) {
+      MSL_UNROLLED
+      for (int line = 0; line < Lines; line += 64) {
+        copy_box(to + abi::u32((feature * Lines + line * 64) * 2), map, x + feature,
+                 y + first + line, barrier);
+      }
+    }
+  }
+};
+
+// Left operands of 16 rows of each simdgroup: in registers, or staged lines, those of the first
+// simdgroup first. multiply() is for columns [k, k + 16).
+template <class T, int K>
+struct LeftInRegisters {
+  abi::u32 fragments[K / 16][4];
+  template <class Tensor>
+  MSL_INLINE explicit LeftInRegisters(const Tensor& of) {
+    LeftInLanes<16, K, T> operand{{}, whole_simdgroup(), 0};
+    to_warp_from<16, K>(of, operand.elements);
+    MSL_UNROLLED
+    for (int k = 0; k < K; k += 16) operand.template fragment<T>(fragments[k / 16], 0, k);
+    // Registers that are written once products have begun keep these from running together.
+    MSL_UNROLLED
+    for (int k = 0; k < K / 16; ++k) {
+      MSL_UNROLLED
+      for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(fragments[k][i])::"memory");
+    }
+  }
+  template <int N, bool RightDeep>
+  MSL_INLINE void multiply(float* sums, int k, abi::u64 right, bool adds) const {
+    multiply_registers_in_warpgroup<T, N, RightDeep>(sums, fragments[k / 16], right, adds);
+  }
+};
+template <class Lines>
+struct LeftInLines {
+  using Panel = typename Lines::Panel;
+  abi::u64 first;  // matrix of the warpgroup
+  MSL_INLINE explicit LeftInLines(const Lines& lines) {
+    const int warpgroup = ::__shfl_sync(~0u, int(index_in_threadgroup() / 128), 0);
+    first = matrix_at(matrix_in_memory<Lines::width * 2>(0, Lines::width * 16),
+                      lines.memory + abi::u32(warpgroup * Panel::address(64, 0)));
+  }
+  template <int N, bool RightDeep>
+  MSL_INLINE void multiply(float* sums, int k, abi::u64 right, bool adds) const {
+    const int at = k / Lines::width * Panel::bytes + k % Lines::width * 2;
+    multiply_in_warpgroup<typename Lines::value_type, N, true, RightDeep>(
+        sums, first + abi::u64(at / 16), right, adds);
+  }
+};
+
+// Multiplies a left operand by staged lines: transposed, the lines are the columns of the product.
+// Products are added to the sums, or replace them.
+template <bool IsTransposed, bool Accumulates, class Left, class T, int Lines, int Features>
+MSL_INLINE void multiply_by_lines(const Left& left, const staged_lines<T, Lines, Features>& right,
+                                  float* sums) {
+  using Right = staged_lines<T, Lines, Features>;
+  using Panel = typename Right::Panel;
+  constexpr int inner = IsTransposed ? Features : Lines, columns = IsTransposed ? Lines : Features;
+  constexpr int width = widest_instruction(columns);
+  // Between panels, if an instruction reads several; between eight lines.
+  constexpr abi::u64 description =
+      matrix_in_memory<Right::width * 2>(Panel::bytes, Right::width * 16);
+  const abi::u64 first = matrix_at(description, right.memory);
+  pin_sums<columns / 2>(sums);
+  begin_products();
+  MSL_UNROLLED
+  for (int k = 0; k < inner; k += 16) {
+    MSL_UNROLLED
+    for (int j = 0; j < columns; j += width) {
+      const int line = IsTransposed ? j : k, feature = IsTransposed ? k : j;
+      const int at = feature / Right::width * Panel::bytes + Panel::address(line, 0) +
+                     feature % Right::width * 2;
+      left.template multiply<width, IsTransposed>(sums + j / 2, k, first + abi::u64(at / 16),
+                                                  Accumulates || k > 0);
+    }
+  }
+  end_products();
+  wait_for_products<0>();
+  pin_sums<columns / 2>(sums);
+}
+
+// The operation of which this is a part: see staged_lines.
+template <matmul2d_descriptor D, class L, class R, class Dst>
+MSL_INLINE void multiply_staged_lines(const L& left, const R& right, Dst& destination) {
+  static_assert(is_cooperative<Dst>, "Products of staged lines go to cooperative tensors");
+  static_assert(D.m == 16 && !D.transpose_left, "M must be 16 with staged lines");
+  constexpr int lines = D.transpose_right ? D.n : D.k, features = D.transpose_right ? D.k : D.n;
+  using T = element_of_operand_t<R>;
+  static_assert(same<R, staged_lines<T, lines, features>>, "Staged lines must be of this shape");
+  static_assert(same<element_of_operand_t<L>, T> && same<typename Dst::value_type, float>,
+                "Staged lines are multiplied by elements of the same type, to float");
+  constexpr bool accumulates = D.matmul_mode == matmul2d_descriptor::mode::multiply_accumulate;
+  float sums[D.n / 2] = {};
+  if constexpr (accumulates) to_warp_from<16, D.n>(destination, sums);
+  if constexpr (is_staged<L>) {
+    multiply_by_lines<D.transpose_right, accumulates>(LeftInLines<L>(left), right, sums);
+  } else {
+    static_assert(is_cooperative<L>, "Staged lines are multiplied by them, or cooperative tensors");
+    multiply_by_lines<D.transpose_right, accumulates>(LeftInRegisters<T, D.k>(left), right, sums);
+  }
+  MSL_UNROLLED
+  for (int slot = 0; slot < D.n / 2; ++slot) destination[ushort(slot)] = sums[slot];
+}
+
+}  // namespace msl::msl_impl
+
+namespace msl::mpp::tensor_ops {
+
+// Two matrices' tiles of lines, such as keys and values: one pair of tiles is multiplied while the
+// next is copied; and 16 lines of a third matrix for each simdgroup, such as queries.
+template <class T, int Lines, int Features, int Simdgroups>
+class line_ring {
+  template <int Count>
+  using Loader = msl_impl::LineLoader<T, Count, Features, Simdgroups * 32>;
+  using Boxes = msl_impl::LineBoxes<T, Lines, Features>;
+
+ public:
+  using lines = staged_lines<T, Lines, Features>;
+  using rows = staged_lines<T, Simdgroups * 16, Features>;
+  static constexpr int bytes = rows::bytes + 4 * lines::bytes;
+
+  // first, second: the matrices' first lines; of those, and of their features, as many exist.
+  // Called by all threads.
+  MSL_INLINE line_ring(const T* first, long first_stride, int first_features, const T* second,
+                       long second_stride, int second_features, int count, bool is_aligned)
+      : first_{first, first_stride, first_features, thread(), is_aligned},
+        second_{second, second_stride, second_features, thread(), is_aligned},
+        memory_(msl_impl::launched_memory<bytes + 16>()),
+        count_(count) {
+    if constexpr (Boxes::are_possible) {
+      if (thread() == 0) {
+        MSL_UNROLLED
+        for (int stage = 0; stage < 2; ++stage) msl_impl::begin_barrier(barrier(stage), 1);
+        msl_impl::show_to_copy_engine();
+      }
+      ::__syncthreads();
+      const bool has_first = first_boxes_.find(first, first_stride, first_features, count);
+      const bool has_second = second_boxes_.find(second, second_stride, second_features, count);
+      has_boxes_ = has_first && has_second;
+    }
+  }
+
+  // Starts to copy lines of the third matrix, before any others: `count` from `from` on.
+  MSL_INLINE rows bring_rows(const T* from, long stride, int features, int count) const {
+    const bool is_aligned = (msl_impl::address_of(from) | abi::u64(stride * 2)) % 16 == 0;
+    const Loader<Simdgroups * 16> loader{from, stride, features, thread(), is_aligned};
+    loader.bring(memory_, 0, count);
+    msl_impl::end_of_copies();
+    return {memory_};
+  }
+  // Starts to copy the tiles that begin at line `at`, unless that is at or behind `end`. Called by
+  // all threads.
+  MSL_INLINE void bring(int at, int end) {
+    if (at >= end) return;
+    const int next = stage_ ^ 1;
+    if (are_boxes(at)) {
+      if (thread() == 0) {
+        msl_impl::expect_bytes(barrier(next), 2 * lines::bytes);
+        first_boxes_.bring(tile(next, 0), at, barrier(next));
+        second_boxes_.bring(tile(next, 1), at, barrier(next));
+      }
+      ::__syncwarp();
+    } else {
+      first_.bring(tile(next, 0), at, count_ - at);
+      second_.bring(tile(next, 1), at, count_ - at);
+      msl_impl::end_of_copies();
+    }
+  }
+  // Waits for the tiles at line `at`, for which bring() has been called last. Called by all
+  // threads; afterwards the tiles before those may be replaced.
+  MSL_INLINE void wait(int at) {
+    stage_ ^= 1;
+    if (are_boxes(at)) {
+      msl_impl::wait_at(barrier(stage_), parities_ >> stage_ & 1);
+      parities_ ^= 1u << stage_;
+    }
+    if (!are_boxes(at) || !has_begun_) {
+      msl_impl::wait_for_copies<0>();
+      msl_impl::show_to_tensor_cores();
+      has_begun_ = true;
+    }
+    ::__syncthreads();
+  }
+  MSL_INLINE lines first() const { return {tile(stage_, 0)}; }
+  MSL_INLINE lines second() const { return {tile(stage_, 1)}; }
+
+ private:
+  static MSL_INLINE int thread() {
+    return int((msl_impl::index_in_threadgroup() & ~31u) | msl_impl::warp_lane());
+  }
+  MSL_INLINE abi::u32 tile(int stage, int matrix) const {
+    return memory_ + abi::u32(rows::bytes + (stage * 2 + matrix) * lines::bytes);
+  }
+  MSL_INLINE abi::u32 barrier(int stage) const { return memory_ + abi::u32(bytes + stage * 8); }
+  MSL_INLINE bool are_boxes(int at) const { return has_boxes_ && at + Lines <= count_; }
+  Loader<Lines> first_, second_;
+  Boxes first_boxes_, second_boxes_;
+  bool has_boxes_ = false, has_begun_ = false;
+  abi::u32 memory_, parities_ = 0;
+  int count_, stage_ = 1;  // the pair of tiles that is multiplied
+};
+
+}  // namespace msl::mpp::tensor_ops
