@@ -1,4 +1,4 @@
-"""mm, bmm, addmm and baddbmm with out_dtype: kernels/matmul/mm_dtype.metal."""
+"""mm, bmm, addmm and baddbmm with out_dtype: kernels/matmul/gemm.metal."""
 
 import metalops
 import pytest
