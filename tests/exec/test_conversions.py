@@ -78,6 +78,7 @@ IMPLICIT = {
     "argument of a functor that is a member": "holder<thing> t; out[i] = applied_held(t, x);",
     "packed arguments": "out[i] = packed(x, 1, x);",
     "packed arguments of a functor": "out[i] = applied_packed(thing(), x);",
+    "packed arguments of a functor of the global namespace": "out[i] = applied_global(x);",
     "packed arguments of a lambda": "out[i] = applied_packed([](T y) { return y; }, x);",
     "argument of a constructor": "made t(x); out[i] = t.value;",
     "argument of a temporary object": "out[i] = made(x).value;",
@@ -153,6 +154,10 @@ template <typename Op> T applied_new(F x) { return Op()(x); }
 template <typename Op> T applied_held(holder<Op> of, F x) { return of.value(x); }
 template <typename... A> T packed(A... x) { return taken_last(x...); }
 template <typename Op, typename... A> T applied_packed(Op op, A... x) { return op(x...); }
+static thing global_functor() { return {}; }
+template <typename... A> auto applied_global(A... x) -> decltype(::global_functor()(x...)) {
+  return ::global_functor()(x...);
+}
 template <typename A> T taken_with(A, T x) { return x; }
 template <typename A> A taken_as(A x) { return x; }
 template <typename A, typename B> A forwarded(B x) { return taken(x); }

@@ -28,7 +28,12 @@ class Arguments:
         self._taking_integers: dict[str, bool] = {}  # by the names of functions
 
     def run(self) -> None:
-        for call in self.source.find("(call_expression) @c"):
+        ends = 0  # of the operand of decltype that began last
+        for call in self.source.find("[(call_expression) (decltype)] @c"):
+            if call.type == "decltype":
+                ends = max(ends, call.end_byte)
+            if call.start_byte < ends:
+                continue  # It is not evaluated, and an overload may depend on whether it can be.
             arguments = arguments_of(call)
             if arguments is None and not call.has_error:
                 self._unpack(call)
@@ -101,7 +106,8 @@ class Arguments:
             or (is_one and meaning.member is None and scopes.declaration_of(called) is None)
         ):
             parenthesis = list_.children[0]
-            self.conversions.edits.insert(called.start_byte, f"{names.SUPPORT}::call(")
+            before = f"{names.SUPPORT}::call("
+            self.conversions.edits.wrap(called.start_byte, called.end_byte, before, "")
             self.conversions.edits.replace(parenthesis.start_byte, parenthesis.end_byte, ", ")
 
     def _is_object(self, called, meaning: Meaning) -> bool:
