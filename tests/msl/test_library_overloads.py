@@ -98,8 +98,9 @@ def test_lanes_pass_no_64_bit_integers(program):
     program("\n".join([*lines, "kernel void k() {}"]))
 
 
+@pytest.mark.parametrize("amount", ["ushort(1)", "1"])
 @pytest.mark.parametrize("kind", ["function", "template", "template for some"])
-def test_an_overload_for_64_bit_integers_is_called(program, kind):
+def test_an_overload_for_64_bit_integers_is_called(program, kind, amount):
     lines, calls = ["struct mine { int by; };"], []
     for name, more, _ in lane_cases():
         for type_ in ("long", "ulong", "long2", "ulong4"):
@@ -108,7 +109,7 @@ def test_an_overload_for_64_bit_integers_is_called(program, kind):
                 lines.append(f"inline mine {name}({type_}{rest}) {{ return {{1}}; }}")
             arguments = f"{type_}(1){more.replace('declval<T>', type_)}".replace(
                 f"{type_}(),", f"{type_}(1),"
-            )
+            ).replace("ushort(1)", amount)
             calls.append(
                 f'static_assert(is_same_v<decltype({name}({arguments})), mine>, "{name}({type_})");'
             )
@@ -130,6 +131,13 @@ def test_an_overload_for_64_bit_integers_is_called(program, kind):
 def test_the_error_says_that_lanes_pass_no_64_bit_integers(program, name, type_):
     with pytest.raises(SyntaxError, match=rf"{name} takes neither bool nor 64-bit integers"):
         program(f"kernel void k(device {type_}* x) {{ x[0] = {name}(x[1]); }}")
+
+
+@pytest.mark.parametrize("name", ["simd_shuffle_up", "quad_broadcast"])
+def test_the_error_of_a_shuffle_says_it_too(program, name):
+    sentence = f"the call of {name} is ambiguous; it takes neither bool nor 64-bit integers"
+    with pytest.raises(SyntaxError, match=sentence):
+        program(f"kernel void k(device long* x) {{ x[0] = {name}(x[1], 1); }}")
 
 
 def test_a_call_with_other_types_is_an_error(program):

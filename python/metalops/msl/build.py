@@ -281,6 +281,13 @@ def _diagnostic(position, message: str, emitted: HostCode) -> Diagnostic:
 
 
 _NOT_OF_LANES = re.compile(r"deleted function '[^']*?\b((?:simd|quad)_\w+)\b")
+_NOT_TAKEN = (
+    "takes neither bool nor 64-bit integers in Metal; convert the operand, or move its halves as the components of a "
+    "uint2"
+)
+_AMBIGUOUS_OF_LANES = re.compile(
+    r"call (?:of overloaded|to) '((?:simd|quad)_\w+)[^']*' is ambiguous"
+)
 
 
 def readable(message: str) -> str:
@@ -293,10 +300,10 @@ def readable(message: str) -> str:
     message = re.sub(r"(?<![\w:])(?:::)?msl::", "", message)
     deleted = _NOT_OF_LANES.search(message)
     if deleted:
-        return (
-            f"{deleted[1]} takes neither bool nor 64-bit integers in Metal; convert the operand, or move its halves as "
-            "the components of a uint2"
-        )
+        return f"{deleted[1]} {_NOT_TAKEN}"
+    ambiguous = _AMBIGUOUS_OF_LANES.search(message)
+    if ambiguous:
+        return f"the call of {ambiguous[1]} is ambiguous; it {_NOT_TAKEN}"
     return message
 
 

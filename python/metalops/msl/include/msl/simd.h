@@ -378,20 +378,13 @@ MSL_NO_MOVING_OF_BOOL(quad)
 #undef MSL_NO_MOVING_OF_BOOL
 
 // 64-bit integers would be converted to some other type. The parameter pack makes any function of a
-// program that takes them, a template too, the better choice.
+// program that takes them, a template too, the better choice. Functions with an amount are left to
+// the ambiguity of their overloads: a program's own function to which an amount is converted would
+// be no better than one here that takes it as it is.
 #define MSL_NO_LONG(NAME)                                                                     \
   template <class T, class... Rest, class = metal::enable_if_t<msl_impl::is_long_integer<T>>> \
   T NAME(T, Rest...) = delete;
 #define MSL_NO_LONGS(PREFIX)                     \
-  MSL_NO_LONG(PREFIX##_shuffle)                  \
-  MSL_NO_LONG(PREFIX##_broadcast)                \
-  MSL_NO_LONG(PREFIX##_shuffle_xor)              \
-  MSL_NO_LONG(PREFIX##_shuffle_up)               \
-  MSL_NO_LONG(PREFIX##_shuffle_down)             \
-  MSL_NO_LONG(PREFIX##_shuffle_rotate_up)        \
-  MSL_NO_LONG(PREFIX##_shuffle_rotate_down)      \
-  MSL_NO_LONG(PREFIX##_shuffle_and_fill_up)      \
-  MSL_NO_LONG(PREFIX##_shuffle_and_fill_down)    \
   MSL_NO_LONG(PREFIX##_broadcast_first)          \
   MSL_NO_LONG(PREFIX##_sum)                      \
   MSL_NO_LONG(PREFIX##_product)                  \
