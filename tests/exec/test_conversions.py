@@ -155,8 +155,8 @@ template <typename Op> T applied_held(holder<Op> of, F x) { return of.value(x); 
 template <typename... A> T packed(A... x) { return taken_last(x...); }
 template <typename Op, typename... A> T applied_packed(Op op, A... x) { return op(x...); }
 static thing global_functor() { return {}; }
-template <typename... A> auto applied_global(A... x) -> decltype(::global_functor()(x...)) {
-  return ::global_functor()(x...);
+template <typename... A> auto applied_global(A... x) -> decltype(::in_T::global_functor()(x...)) {
+  return ::in_T::global_functor()(x...);
 }
 template <typename A> T taken_with(A, T x) { return x; }
 template <typename A> A taken_as(A x) { return x; }
@@ -169,7 +169,7 @@ template <typename A, typename B> A returned_as(B x) { return x; }
 
 def _replaced(text, to, of):
     # `F` and `T` are words, or the first letter after `packed_`.
-    words = {"T": to, "F": of, "packed_F3": f"packed_{of}3"}
+    words = {"T": to, "F": of, "packed_F3": f"packed_{of}3", "in_T": f"in_{to}"}
     words |= {name: f"{name}_{to}" for name in re.findall(r"(?:struct|static \w+) (\w+)", SOURCE)}
     pieces = []
     word = ""
