@@ -168,6 +168,10 @@ def _one_of(*names: str) -> tuple[Callable[[str], object], str]:
     return names.__contains__, f"{', '.join(others)} or {last}"
 
 
+# The names in metalops.fixes.FIXES, which is not imported before the variables are checked.
+FIXES = ("adaptive_max_pool", "exponential", "matmul", "multinomial")
+
+
 def _matches(pattern: str, words: str) -> tuple[Callable[[str], object], str]:
     return re.compile(pattern).fullmatch, words
 
@@ -191,7 +195,8 @@ _VALUES: dict[str, tuple[Callable[[str], object], str]] = {
     "METALOPS_DISTRIBUTED_CHECK": _one_of("0", "1", "collectives"),
     "METALOPS_ENGINE": _one_of("auto", "loop", "group", "fiber"),
     "METALOPS_FIXES": _matches(
-        r"\w+( *, *\w+)*", "all, none, or names of fixes with commas between them"
+        rf"all|none|({'|'.join(FIXES)})( *, *({'|'.join(FIXES)}))*",
+        f"all, none or names of fixes: {', '.join(FIXES)}",
     ),
     "METALOPS_MATMUL": _one_of("tensor", "simdgroup"),
     "METALOPS_METAL_VERSION": _matches(r"3\.1|3\.2|4(\.0)?|4\.1", "3.1, 3.2, 4.0 or 4.1"),

@@ -96,7 +96,7 @@ def test_what_cannot_be_read_or_written(command, files, picture, monkeypatch, ca
 
 def test_every_command_was_tried():
     # These read and write nothing that is named to them, but sanitize, which is python itself.
-    assert set(READ) | {"info", "coverage", "sanitize"} == set(__main__.COMMANDS)
+    assert set(READ) | {"info", "coverage", "doctor", "sanitize"} == set(__main__.COMMANDS)
 
 
 @pytest.mark.parametrize("command", __main__.COMMANDS)
@@ -140,6 +140,7 @@ SHORT = [
     ("check", "bytes.metal"),
     ("compile", "text.metal", "--list"),
     ("compile", "text.metal", "--emit"),
+    ("doctor", "--faults"),
     ("replay", "good.trace"),
     ("replay", "good.trace", "--check"),
     ("selftest", "--seconds", "0", "--output", "out/report.txt"),

@@ -8,7 +8,7 @@ import sys
 import metalops
 import pytest
 import torch
-from metalops import debug, fixes, testing
+from metalops import _environment, debug, fixes, testing
 from metalops.fixes import FAULTS, FIXES
 from torch.testing._internal.common_methods_invocations import op_db
 
@@ -191,6 +191,7 @@ def test_the_environment_and_the_settings_file_turn_fixes_on(tmp_path):
     )
     reasons = [(name, "METALOPS_FIXES") for name in ("exponential", "multinomial")]
     assert found.stdout.strip() == str(reasons)
+    assert list(fixes.FIXES) == list(_environment.FIXES)
     found = _imported(tmp_path, METALOPS_FIXES="matmul,lost")
     assert (
         "METALOPS_FIXES is 'matmul,lost', but must be all, none or names of fixes" in found.stderr
