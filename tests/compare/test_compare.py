@@ -51,7 +51,7 @@ def test_right_operators_agree():
     with compare() as comparison:
         layer(x).square().mean().backward()
     assert comparison.differences == []
-    assert comparison.compared > 50
+    assert comparison.compared > 40  # how many there are depends on the version of torch
     assert set(comparison.skipped) <= {"because they are random"}
 
 
