@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import torch
 
 from .. import _is_software, fixes
-from ..fixes import ALWAYS, FAULTS, Fault
+from ..fixes import FAULTS, Fault
 
 # state -> its meaning
 STATES = {
@@ -55,17 +55,15 @@ def _examined(fault: Fault, planted: tuple[str, ...]) -> Finding:
         state = "reported" if _is_of_version(fault.torch, torch.__version__) else "not reported"
         return Finding(fault.name, state, _call(fault) if state == "reported" else "")
     plant = fault.name if fault.name in planted else ""
-    if fault.fix == ALWAYS or not fault.fix:
-        if _seen(fault, plant):
-            return Finding(fault.name, "present", "")
-        return Finding(fault.name, "cured" if fault.fix == ALWAYS else "absent", "")
-    was_on = next(fix for fix in fixes.status() if fix.name == fault.fix)
+    if not fault.fix:
+        return Finding(fault.name, "present" if _seen(fault, plant) else "absent", "")
+    before = next(fix for fix in fixes.status() if fix.name == fault.fix)
     fixes.disable_fixes(fault.fix)
     try:
-        return _with_fix(fault, plant, was_on.on)
+        return _with_fix(fault, plant, before.on)
     finally:
-        if was_on.on:
-            fixes._turn_on([fault.fix], was_on.why)
+        if before.on:
+            fixes._turn_on([fault.fix], before.why)
 
 
 def _with_fix(fault: Fault, plant: str, was_on: bool) -> Finding:
@@ -77,7 +75,7 @@ def _with_fix(fault: Fault, plant: str, was_on: bool) -> Finding:
 
 
 def _call(fault: Fault) -> str:
-    return f"metalops.enable_fixes({fault.fix!r})" if fault.fix in fixes.FIXES else ""
+    return f"metalops.enable_fixes({fault.fix!r})" if fault.fix else ""
 
 
 def _seen(fault: Fault, plant: str, fix: str = "") -> bool:
@@ -176,7 +174,7 @@ def table() -> str:
     ]
     for fault in FAULTS.values():
         operators = ", ".join(f"`{name}`" for name in fault.operators)
-        cure = f"`{fault.fix}`" if fault.fix in fixes.FIXES else fault.fix or "none"
+        cure = f"`{fault.fix}`" if fault.fix else "none"
         rows.append(
             f"| {operators} | {fault.fault} | {fault.condition} | {fault.torch}; {fault.systems} | {fault.issue} | {cure} |"
         )

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from types import TracebackType
 
 from .. import _C
-from .table import ALWAYS as ALWAYS
 from .table import FAULTS as FAULTS
 from .table import FIXES as FIXES
 from .table import Fault as Fault
@@ -118,4 +117,4 @@ def _checked(names: str | Iterable[str] | None, function: str) -> list[str]:
 
 
 def __dir__() -> list[str]:
-    return ["ALWAYS", "FAULTS", "FIXES", "Enabled", "Fault", "Fix", "Status", "status"]
+    return ["FAULTS", "FIXES", "Enabled", "Fault", "Fix", "Status", "status"]

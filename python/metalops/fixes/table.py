@@ -13,8 +13,7 @@ import dataclasses
 class Fault:
     """A fault. operators: the overloads of aten that have it. fault: what happens. issue: the report's number. condition:
     when it happens. torch: the versions that have it, as far as known; systems: the same of macOS and chips. fix: the name
-    of the fix that cures it, "always" if metalops cures it wherever it is imported, or "" if it does not. ends: whether it
-    ends the process."""
+    of the fix that cures it, or "" if none does. ends: whether it ends the process."""
 
     name: str
     operators: tuple[str, ...]
@@ -46,9 +45,6 @@ FIXES = {
         Fix("multinomial", ("multinomial",), ("2.13",)),
     )
 }
-
-# Kernels that metalops registers wherever it is imported.
-ALWAYS = "always"
 
 FAULTS = {
     fault.name: fault
