@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ..analysis import confinement, restrictions
 from ..analysis.absent import present_program
 from ..analysis.program import Program, ProgramError, parameter_ranges
+from ..analysis.reserved import erased_names, names_of_types, reserved_name
 from ..source.errors import Diagnostic, syntax_error
 from ..source.locations import LineMap
 from ..source.parse import Source, unbalanced_bracket
@@ -72,7 +73,12 @@ def read_program(
     fault = unbalanced_bracket(source.masked)
     if fault is not None:
         raise ProgramError(*fault)
-    program = with_parameters(present_program(source, None, is_for_gpus), lines)
+    for offset, name in erased_names(source):
+        raise ProgramError(reserved_name(name), offset)
+    program = present_program(source, None, is_for_gpus)
+    for offset, name in names_of_types(program):
+        raise ProgramError(reserved_name(name), offset)
+    program = with_parameters(program, lines)
     program = with_copies(program, lines)
     left_out = program.left_out
     longer = [(i.offset, i.text) for i in insertions(program)]
