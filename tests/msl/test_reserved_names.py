@@ -41,6 +41,8 @@ int f(float device* a, device float* device* b, const device float* thread c, th
   return is_same<device float*, float device*>::value + int(sizeof(thread float)) + *(thread int*)(&e);
 }
 static constant float table[] = {1, 2};
+auto first(device float* p) -> device float* { return p; }
+int second(threadgroup int* p) { return *[](threadgroup int* q) -> threadgroup int* { return q + 1; }(p); }
 [[kernel]] void k(device int* out) { out[0] = 1; }
 static inline int mesh(int object, int patch) { return object * patch; }
 """

@@ -33,7 +33,7 @@ _BEFORE = re.compile(r"(?:\w+|->|::|\S)$")
 _AFTER = re.compile(r"\w+|->|::|\.\.\.|\S")
 # Words before a name that no type begins behind.
 _NO_TYPE_BEHIND = frozenset(
-    "struct class union enum namespace goto return case typename using . -> ::".split()
+    "struct class union enum namespace goto return case typename using . ::".split()
 )
 _OPERATORS = frozenset("and and_eq bitand bitor or or_eq xor xor_eq not_eq".split())
 # Tokens between the parameters of a member function and its address space.
@@ -119,7 +119,7 @@ def _is_space(source: Source, word) -> bool:
 def _is_stage(source: Source, word) -> bool:
     """Returns true if `kernel` or the like stands where it can: before the type of a function."""
     before, after, _ = _around(source, word)
-    if before in _NO_TYPE_BEHIND or before in ("(", ",", "=", "<", "*"):
+    if before in _NO_TYPE_BEHIND or before in ("(", ",", "=", "<", "*", "->"):
         return False
     return (_is_word(after) and after not in _OPERATORS) or after == "::"
 
