@@ -124,12 +124,8 @@ def _is_stage(source: Source, word) -> bool:
     return (_is_word(after) and after not in _OPERATORS) or after == "::"
 
 
-def _node_at(source: Source, word):
-    return source.root.descendant_for_byte_range(word.start, word.end)
-
-
 def _is_in_sum(source: Source, word) -> bool:
-    node = _node_at(source, word)
+    node = source.leaf_at(word.start)
     parent = node.parent
     return node.type == "binary_expression" and (
         parent is not None and parent.type not in ("expression_statement", "condition_clause")
@@ -137,7 +133,7 @@ def _is_in_sum(source: Source, word) -> bool:
 
 
 def _is_in_cast(source: Source, word) -> bool:
-    node = _node_at(source, word)
+    node = source.leaf_at(word.start)
     return node.type in ("cast_expression", "type_descriptor", "sizeof_expression")
 
 
