@@ -19,7 +19,7 @@ from .source import compiler, languages
 from .source.errors import Diagnostic, syntax_error
 from .source.paths import HEADERS, files_for
 from .source.preprocess import Preprocessed, preprocess, torch_include
-from .targets.host import objects, sanitizers, tensors
+from .targets.host import objects, precompiled, sanitizers, tensors
 from .targets.host.emit import HostCode, emit
 from .targets.host.token_lines import one_token_a_line
 
@@ -99,11 +99,14 @@ _ENDED = re.compile(
 )
 
 
-def compile_emitted(emitted: HostCode, output: str, options: Options, metal: str = "") -> None:
+def compile_emitted(
+    emitted: HostCode, output: str, options: Options, metal: str = "", with_header: bool = False
+) -> None:
     """Builds a shared library from emitted C++. Raises SyntaxError with positions of the user's source, and RuntimeError
     if the compiler is ended by a signal.
 
-    metal: the preprocessed source, which the library embeds.
+    metal: the preprocessed source, which the library embeds. with_header: true to use a precompiled header where there
+    is one.
 
     Without debug the compiler sees no line markers, so that its errors are positions of the emitted text, which map
     back to the exact column.
@@ -138,7 +141,15 @@ def compile_emitted(emitted: HostCode, output: str, options: Options, metal: str
         else:
             text = emitted.text if options.debug else emitted.without_markers()
             _write(source, text + embedded)
-        result = host.run([*flags, "-shared", source, "-o", output, "-lm"])
+        # Line tables and sanitizers are left the plain #include lines: headers are not tested with them.
+        with_header = with_header and not (options.debug or options.sanitize or options.flags)
+        header = (
+            precompiled.flags(host, emitted.text, flags, version(), folder) if with_header else []
+        )
+        last = ["-shared", source, "-o", output, "-lm"]
+        result = host.run([*flags, *header, *last])
+        if result.returncode and precompiled.reject(header, result.stderr.decode(errors="replace")):
+            result = host.run([*flags, *last])
         if result.returncode and (options.debug or options.sanitize):
             # Compiled once more for errors in terms of the emitted text, whose positions are known here.
             _write(source, emitted.without_markers())
@@ -307,7 +318,9 @@ def readable(message: str) -> str:
     return message
 
 
-def _build(preprocessed: Preprocessed, output: str, options: Options) -> HostCode:
+def _build(
+    preprocessed: Preprocessed, output: str, options: Options, with_header: bool = False
+) -> HostCode:
     # Sanitizers check each thread by itself.
     emitted = emit(
         preprocessed,
@@ -318,7 +331,7 @@ def _build(preprocessed: Preprocessed, output: str, options: Options) -> HostCod
         options.sanitize == "address",
     )
     try:
-        compile_emitted(emitted, output, options, preprocessed.portable_text())
+        compile_emitted(emitted, output, options, preprocessed.portable_text(), with_header)
         return emitted
     except SyntaxError as raised:
         if all(engine != "group" for engine, _ in emitted.engines.values()):
@@ -326,7 +339,7 @@ def _build(preprocessed: Preprocessed, output: str, options: Options) -> HostCod
         error = raised
     # Errors are reported for the program as it was written, not for its group loops, and once.
     emitted = emit(preprocessed, options.kernels, False, options.at_first_use)
-    compile_emitted(emitted, output, options, preprocessed.portable_text())
+    compile_emitted(emitted, output, options, preprocessed.portable_text(), with_header)
     warnings.warn(
         f"the loops over threads that the kernels of {preprocessed.name} became do not compile, which is an error of "
         f"metalops; those that synchronise run on fibers, which is slower (line {error.lineno}: {error.msg})",
@@ -382,7 +395,7 @@ def compile_text(
         preprocessed = read() if read else preprocess_text(source, name, options)
         dependencies = [f for f in preprocessed.dependencies if f != preprocessed.name]
         return cache.store(
-            key, dependencies, lambda path: _build(preprocessed, path, options) and None
+            key, dependencies, lambda path: _build(preprocessed, path, options, True) and None
         )
 
 

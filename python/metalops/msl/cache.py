@@ -4,6 +4,7 @@ An entry is found by a key over everything that decides its content: source, opt
 front end. Included files are part of an entry, too: they are listed with it, with their contents' hash, and checked on
 every use. Entries are written to a temporary file and renamed into place, so that several processes may share a folder.
 The least recently used are removed when the folder grows past METALOPS_CACHE_SIZE (bytes, with K, M or G; default 2G).
+Precompiled headers for kernels (targets/host/precompiled.py) are entries, too.
 Other files in the folder stay: an entry is recognised by its name and by the note that was written with it.
 
 Entries are code that this process runs, so nobody but this user and root may have written them: folders and files that
@@ -34,10 +35,16 @@ from .. import _environment
 DEFAULT_SIZE = 2 * 1024**3
 _SUFFIX = ".so"
 _KEY_LENGTH = 40
+HEADER_SUFFIX = ".pch"
 _ENTRY = re.compile(rf"[0-9a-f]{{{_KEY_LENGTH}}}{re.escape(_SUFFIX)}")
+_HEADER = re.compile(rf"[0-9a-f]{{{_KEY_LENGTH}}}{re.escape(HEADER_SUFFIX)}")
+# A smaller cache holds no precompiled headers, of which one takes 4 MB (clang) or 25 MB (g++).
+LEAST_SIZE_FOR_HEADERS = 256 * 1024**2
 # Names of the files that a build writes before they are renamed; the 8 characters are mkstemp's.
 _TEMPORARY_PREFIX, _TEMPORARY_SUFFIX = "metalops-", ".tmp"
-_TEMPORARY = re.compile(r"metalops-[a-z0-9_]{8}\.tmp")
+# A file of this name has a byte for each time that something was counted.
+_COUNT = "metalops-{}.count"
+_TEMPORARY = re.compile(r"metalops-[a-z0-9_]{8}\.tmp|metalops-[0-9a-f]{40}\.count")
 
 
 def directory() -> str:
@@ -170,14 +177,15 @@ def file_hash(path: str) -> str:
         return ""
 
 
-def lookup(key: str) -> str | None:
-    """Returns the library of an entry whose included files are unchanged, or None."""
-    found = (_lookup_in(folder, key) for folder in _folders())
+def lookup(key: str, suffix: str = _SUFFIX) -> str | None:
+    """Returns the library of an entry whose included files are unchanged, or None. suffix: HEADER_SUFFIX for a
+    precompiled header."""
+    found = (_lookup_in(folder, key + suffix) for folder in _folders())
     return next((path for path in found if path is not None), None)
 
 
-def _lookup_in(folder: str, key: str) -> str | None:
-    path = os.path.join(folder, key + _SUFFIX)
+def _lookup_in(folder: str, name: str) -> str | None:
+    path = os.path.join(folder, name)
     if not is_trusted(path) or not is_trusted(path + ".json"):
         return None
     try:
@@ -210,10 +218,46 @@ def turn(key: str) -> Iterator[None]:
         yield
 
 
-def store(key: str, dependencies: list[str], build: Callable[[str], None]) -> str:
+@contextlib.contextmanager
+def turn_if_free(key: str) -> Iterator[bool]:
+    """Holds a lock of a precompiled header while the block runs, which is told whether it could. No thread that holds
+    one waits for another lock."""
+    path = os.path.join(directory(), f"metalops-{key[:2]}-header.lock")
+    with contextlib.ExitStack() as stack:
+        is_free = False
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)
+            is_free = True
+        yield is_free
+
+
+def count(key: str) -> int:
+    """Counts how often this was called for an entry that is missing, in all processes; 0 where files cannot be
+    written. Counts of an hour ago are forgotten."""
+    path = os.path.join(directory(), _COUNT.format(key))
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    with contextlib.suppress(OSError):
+        with open(os.open(path, flags, 0o600), "ab") as stream:
+            stream.write(b".")
+        return os.path.getsize(path)
+    return 0
+
+
+def forget_count(key: str) -> None:
+    """Removes what count() wrote, for an entry that is there now."""
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(directory(), _COUNT.format(key)))
+
+
+def store(
+    key: str, dependencies: list[str], build: Callable[[str], None], suffix: str = _SUFFIX
+) -> str:
     """Lets `build` write a library to a temporary path, and moves it into place. Returns its final path."""
     folder = directory()
-    path = os.path.join(folder, key + _SUFFIX)
+    path = os.path.join(folder, key + suffix)
     handle, temporary = temporary_file(folder)
     os.close(handle)
     try:
@@ -262,12 +306,12 @@ def _note(path: str) -> dict | None:
         return None
 
 
-def entries() -> list[tuple[float, int, str]]:
-    """Returns (time of last use, bytes, path) of every entry by its name, oldest first."""
+def entries(pattern: re.Pattern = _ENTRY) -> list[tuple[float, int, str]]:
+    """Returns (time of last use, bytes, path) of every library by its name, oldest first."""
     found = []
     with contextlib.suppress(OSError):
         for item in os.scandir(directory()):
-            if _ENTRY.fullmatch(item.name) and item.is_file(follow_symlinks=False):
+            if pattern.fullmatch(item.name) and item.is_file(follow_symlinks=False):
                 with contextlib.suppress(OSError):
                     status = item.stat()
                     found.append((status.st_mtime, status.st_size, item.path))
@@ -275,12 +319,15 @@ def entries() -> list[tuple[float, int, str]]:
 
 
 def total_size() -> int:
-    return sum(size for _, size, _ in entries())
+    return sum(size for _, size, _ in [*entries(), *entries(_HEADER)])
 
 
 def prune(keep: str | None = None) -> None:
     """Removes the least recently used entries until the cache fits its limit, and leftovers of crashed builds."""
-    found = entries()
+    libraries, headers = entries(), entries(_HEADER)
+    # A cache that is too small for headers does not keep them.
+    is_small = size_limit() < LEAST_SIZE_FOR_HEADERS
+    found = [*headers, *libraries] if is_small else sorted([*headers, *libraries])
     excess = sum(size for _, size, _ in found) - size_limit()
     for _, size, path in found:
         if excess <= 0:
