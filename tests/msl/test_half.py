@@ -241,3 +241,29 @@ def test_all_halves_become_floats_and_floats_round_to_even(compiler, program):
     p.launch("narrow", out, floats, grid=len(floats), group=1024)
     torch.testing.assert_close(out, floats.half(), rtol=0, atol=0, equal_nan=True)
     assert torch.equal(out.signbit(), floats.signbit())
+
+
+@pytest.mark.parametrize(
+    "kind, dtype, literals",
+    [
+        ("half", torch.float16, [".5H", "1.h", "1e1h", "5h"]),
+        ("bfloat", torch.bfloat16, ["0.5bf", "5BF"]),
+    ],
+)
+def test_literals_end_expressions_that_become_loops_over_threads(program, kind, dtype, literals):
+    statements = "\n".join(
+        f"out[{n} * 4 + i] = (n >= 2 ? simd_shuffle(x, 3) : {literal}) "
+        f"+ (n < 2 ? simd_shuffle(x, 1) : {literal}) - simd_sum(x * {literal}) * {literal};"
+        for n, literal in enumerate(literals)
+    )
+    p = program(f"""
+        kernel void k(device {kind}* out, device const {kind}* in, constant uint& n,
+                      uint i [[thread_position_in_threadgroup]]) {{
+          {kind} x = in[i];
+          {statements}
+        }}
+    """)
+    out, x = torch.zeros(len(literals), 4, dtype=dtype), torch.arange(4, dtype=dtype)
+    p.launch("k", out, x, torch.tensor([2], dtype=torch.uint32), grid=4, engine="group")
+    values = [float(literal.lower().rstrip("bfh")) for literal in literals]
+    assert out.tolist() == [[3 + v - 6 * v * v] * 4 for v in values]

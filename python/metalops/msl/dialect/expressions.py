@@ -205,10 +205,6 @@ class Expressions:
         """Rewrites `c ? a : b` where one side is half or bfloat: these are classes that convert to numbers and back, so
         that C++ could not choose between the arms' types. Each arm is cast to the type that Metal gives the whole
         expression, or to its own type if that is no number."""
-        # Literals end with their suffix, which the syntax tree does not include.
-        ends = {
-            literal.start + len(literal.digits): literal.end for literal in self.source.literals
-        }
         inner = set()
         nodes = [c for c in self.source.find("(conditional_expression) @c") if not c.has_error]
         for node in nodes:  # the outermost expression of a chain stands for all of it
@@ -221,7 +217,7 @@ class Expressions:
             if (node.start_byte, node.end_byte) in inner:
                 continue
             leaves = list(_leaves(node))
-            ranges = [(leaf.start_byte, ends.get(leaf.end_byte, leaf.end_byte)) for leaf in leaves]
+            ranges = [(leaf.start_byte, leaf.end_byte) for leaf in leaves]
             texts = [self.source.text[start:end] for start, end in ranges]
             if all(map(_NEVER_SMALL.match, texts)) or any(map(_LAMBDA.search, texts)):
                 continue

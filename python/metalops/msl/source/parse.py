@@ -1,8 +1,8 @@
 """A syntax tree of preprocessed Metal source, with exact ranges.
 
 tree-sitter-cpp parses a copy of the text in which everything that is Metal and not C++ (attributes, address space
-words, `kernel`, literal suffixes) is blanked out, length for length. The blanked parts are kept here by offset. Offsets
-are those of the latin-1 decoded text, which are also the byte offsets that tree-sitter works with.
+words, `kernel`) is blanked out, and the suffix h of literals replaced, length for length. These parts are kept here by
+offset. Offsets are those of the latin-1 decoded text, which are also the byte offsets that tree-sitter works with.
 """
 
 from __future__ import annotations
@@ -158,10 +158,10 @@ class Source:
         pieces: list[str] = []
         position = 0
 
-        def blank(start: int, end: int) -> None:
+        def blank(start: int, end: int, by: str = " ") -> None:
             nonlocal position
             pieces.append(text[position:start])
-            pieces.append(re.sub(r"[^\n]", " ", text[start:end]))
+            pieces.append(re.sub(r"[^\n]", by, text[start:end]))
             position = end
 
         scan = 0
@@ -185,7 +185,8 @@ class Source:
                 digits = text[start : match.start("suffix")]
                 if not digits.lower().startswith("0x") and suffix in ("h", "H", "bf", "BF"):
                     self.literals.append(Literal(start, end, digits, suffix.lower()))
-                    blank(match.start("suffix"), end)
+                    if suffix in "hH":  # which is no suffix to the parser
+                        blank(match.start("suffix"), end, "f")
                 elif _FLOATING.match(digits) and suffix.lower() in ("", "f"):
                     self.literals.append(Literal(start, end, digits, suffix.lower()))
             elif kind == "word":
