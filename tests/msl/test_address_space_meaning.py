@@ -262,6 +262,54 @@ def test_operators_of_different_classes_are_no_overloads_by_address_space():
     assert text.count("float operator+(const") == 2
 
 
+def test_operators_of_classes_that_nothing_converts_between_are_no_overloads_by_address_space(
+    bare_program,
+):
+    source = f"""{HEADER}
+    template <typename T> struct dual {{
+      T value;
+      dual() = default;
+      explicit dual(const T v) : value(v) {{}}
+      dual(const T v, const T) : value(v) {{}}
+    }};
+    template <typename T> struct interval {{ T low, high; }};
+    struct v1 {{ float x; }};
+    template <typename A, typename B> interval<A> operator/=(thread interval<A>& x, const B y) {{
+      x.low /= y;
+      return x;
+    }}
+    template <typename A, typename B> dual<A> operator/=(thread dual<A>& x, const thread dual<B>& y) {{
+      x.value /= y.value;
+      return x;
+    }}
+    v1 operator/=(v1 x, const float y) {{ x.x /= y; return x; }}
+    kernel void k(device float* o) {{
+      interval<float> a{{8, 9}};
+      a /= 2;
+      dual<float> d(60.0f), e(2.0f);
+      d /= e;
+      v1 v{{600}};
+      o[0] = a.low + d.value + (v /= 3.0f).x;
+    }}
+    """
+    out = torch.zeros(1)
+    bare_program(source).launch("k", out, grid=1)
+    assert out.item() == 4 + 30 + 200
+
+
+def test_an_operand_that_converts_to_the_other_class_may_mean_either():
+    with pytest.raises(SyntaxError, match="operator/= that differ by address space"):
+        msl.emit_source(
+            f"""{HEADER}
+            struct a {{ float x; }};
+            struct b {{ float x; b(a y) : x(y.x) {{}} }};
+            float operator/=(device a& x, float y) {{ return x.x / y; }}
+            float operator/=(b x, float y) {{ return x.x * y; }}
+            kernel void k(device a* o) {{ a t = {{1}}; o[0].x = (t /= 2) + (o[0] /= 2); }}
+            """
+        )
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("engine", ["group", "fiber"])
 def test_functions_that_synchronise(program, engine):

@@ -280,9 +280,9 @@ class Overloads:
         return self._classes[function]
 
     def _are_classes_apart(self, one: Type, other: Type) -> bool:
-        """Returns true if two parameters are pointers or references to different classes, between which nothing
-        converts."""
-        if one.kind != other.kind or one.kind not in ("pointer", "reference"):
+        """Returns true if two parameters are of different classes between which nothing converts: pointers to them both,
+        or values and references."""
+        if "pointer" in (one.kind, other.kind) and one.kind != other.kind:
             return False
         names = [_end(t).name.split("<")[0].strip() for t in (one, other)]
         classes = self.spaces.types.classes
@@ -292,8 +292,24 @@ class Overloads:
             return False
         if one.kind == "pointer":
             return True
-        members = [self.lookup.members.get(n, {}) for n in names]
-        return not any(CONSTRUCTOR in m or CONVERSION in m for m in members)
+        return not any(map(self._converts, names))
+
+    def _converts(self, class_name: str) -> bool:
+        """Returns true if objects of other classes may convert to one of a class, or its objects to others."""
+        members = self.lookup.members.get(class_name, {})
+        if CONVERSION in members:
+            return True
+        return any(map(self._is_converting, members.get(CONSTRUCTOR, ())))
+
+    def _is_converting(self, constructor: Function) -> bool:
+        """Returns true for a constructor that converts an object of another class implicitly."""
+        if not self.lookup.taking([constructor], (1, 1)):
+            return False
+        start, end = constructor.head, constructor.declarator.start_byte
+        if re.search(r"\bexplicit\b", self.source.masked[start:end]):
+            return False
+        of = _end(self._types(constructor)[0])
+        return of.is_open or not (_is_builtin(of) or of.name.split("<")[0] == constructor.name)
 
     def _is_no_number(self, number: Type, reference: Type) -> bool:
         """Returns true if a parameter is a builtin scalar, and another one a reference to a vector or to an object of a
