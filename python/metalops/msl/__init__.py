@@ -51,7 +51,7 @@ def runtime_options(language: int | None = None) -> Options:
     """Returns the options with which torch compiles sources at run time on a Mac: the environment chooses the math
     mode, and the language unless it is given."""
     fast_math = os.environ.get("PYTORCH_MPS_FAST_MATH", "0") != "0"
-    return Options(language=language, fast_math=fast_math, on_demand=True)
+    return Options(language=language, fast_math=fast_math, on_demand=True, lanes=True)
 
 
 def compile_file(

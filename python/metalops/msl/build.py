@@ -43,7 +43,7 @@ class Options:
     for the one whose runtime this process has loaded, if any. fast_math is what the kernels see of the math mode,
     `__FAST_MATH__`: they are compiled for IEEE arithmetic in either, which the fast mode allows. language is
     __METAL_VERSION__; cooperative_layout is the layout of the elements of cooperative tensors; None stands for what the
-    environment chooses. arch is the value of -march; flags are the last arguments of the host compiler.
+    environment chooses. lanes: true if kernels that loop and never synchronise may run as vector lanes. arch is the value of -march; flags are the last arguments of the host compiler.
     """
 
     optimize: int = 3
@@ -59,6 +59,7 @@ class Options:
     on_demand: bool = False
     flags: tuple[str, ...] = ()
     cooperative_layout: str | None = None
+    lanes: bool = False
 
 
 def version(target: str = "host") -> str:
@@ -329,12 +330,14 @@ def _build(
         options.at_first_use,
         options.on_demand and not options.kernels,
         options.sanitize == "address",
+        options.lanes,
     )
     try:
         compile_emitted(emitted, output, options, preprocessed.portable_text(), with_header)
         return emitted
     except SyntaxError as raised:
-        if all(engine != "group" for engine, _ in emitted.engines.values()):
+        runs = {engine for engine, _ in emitted.engines.values()}
+        if "group" not in runs and not emitted.lanes:
             raise
         error = raised
     # Errors are reported for the program as it was written, not for its group loops, and once.
@@ -342,7 +345,7 @@ def _build(
     compile_emitted(emitted, output, options, preprocessed.portable_text(), with_header)
     warnings.warn(
         f"the loops over threads that the kernels of {preprocessed.name} became do not compile, which is an error of "
-        f"metalops; those that synchronise run on fibers, which is slower (line {error.lineno}: {error.msg})",
+        f"metalops; they run in other ways, which are slower (line {error.lineno}: {error.msg})",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -68,7 +68,7 @@ def main_compile(argv: list[str]) -> int:
     try:
         shows = arguments.list or arguments.emit or arguments.explain
         if shows:
-            emitted = emit(preprocess_file(arguments.file, options))
+            emitted = emit(preprocess_file(arguments.file, options), lanes=arguments.explain)
             if arguments.emit:
                 print(emitted.text)
             if arguments.list:
@@ -127,6 +127,10 @@ def explain(emitted: HostCode) -> str:
         lines.append(f"{name}: {engine}, {_ENGINES[engine]}")
         if reason is not None:
             lines.append(f"    no group loop because of {reason}")
+        if name in emitted.lanes:
+            lines.append(f"    {emitted.lanes[name]} threads at a time as vector lanes")
+        elif name in emitted.no_lanes:
+            lines.append(f"    not as vector lanes because of {emitted.no_lanes[name]}")
         if name in emitted.group_loops:
             how = emitted.group_loops[name]
             cuts = [f"{call} ({emitted.lines.position(at).line})" for at, call in how.cuts]

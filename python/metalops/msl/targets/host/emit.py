@@ -24,6 +24,7 @@ from ...source.locations import LineMap
 from ...source.preprocess import Preprocessed
 from .group.loops import Explanation, GroupLoops
 from .kernels import rewrite_for_host
+from .lanes.loops import LaneLoops
 from .thunks import GROUP_BUILTINS, Thunks
 
 _HEAD = "#include <msl/metal.h>\n#include <msl/host/launch.h>\n"
@@ -44,6 +45,7 @@ class HostCode(Emitted):
     thunks_at: where the user's code ends. engines: by kernel, the engine that runs it ("loop", "group" or "fiber"), and
     why no group loop does. group_loops: by kernel with a group loop, how it is cut. left_out: the part of each kernel
     that is compiled at its first use. described: true if these are all kernels, and the library describes them.
+    lanes: by kernel that runs as vector lanes, how many threads run together. no_lanes: why a loop kernel does not.
     """
 
     program: Program | None = None
@@ -52,6 +54,8 @@ class HostCode(Emitted):
     group_loops: dict[str, Explanation] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
     described: bool = False
+    lanes: dict[str, int] = field(default_factory=dict)
+    no_lanes: dict[str, str] = field(default_factory=dict)
 
 
 def emit(
@@ -61,12 +65,13 @@ def emit(
     at_first_use: Iterable[str] = (),
     on_demand: bool = False,
     is_sanitized: bool = False,
+    lanes: bool = False,
 ) -> HostCode:
     """Emits a host program, with the kernels named in `only` (default: all). group_loops: true if kernels that
     synchronise become work-item loops (region splitting) where they can. at_first_use: patterns of the names of kernels
     that the program only lists, to be compiled when they are used. on_demand: true if a program of much code only
     describes its kernels, to be compiled when they are used. is_sanitized: true if a sanitizer is to check the
-    alignment of vectors.
+    alignment of vectors. lanes: true if kernels that loop and never synchronise run as vector lanes where they can.
 
     Raises SyntaxError for constructs that Metal forbids and the host compiler would accept, ValueError for unknown
     kernels.
@@ -82,7 +87,8 @@ def emit(
         # Text that is only checked stays as it was written.
         with_groups = group_loops and not described
         groups = GroupLoops(rewritten, sites, GROUP_BUILTINS) if with_groups else None
-        thunks = Thunks(rewritten, sites, lines, preprocessed.recorded, groups, described)
+        in_lanes = LaneLoops(rewritten) if lanes and with_groups else None
+        thunks = Thunks(rewritten, sites, lines, preprocessed.recorded, groups, described, in_lanes)
         parts = _parts(left_out, rewritten, lines)
         engines = thunks.engines()  # before the edits are applied, since group loops add edits
         body, runs = rewritten.edits.apply()
@@ -107,7 +113,10 @@ def emit(
         for instance in thunks.instances
         if engines[instance.name][0] == "group"
     }
-    return HostCode(text, lines, runs, program, thunks_at, engines, cut, parts, described)
+    lanes_of, no_lanes = ({}, {}) if in_lanes is None else in_lanes.explain(thunks.instances)
+    return HostCode(
+        text, lines, runs, program, thunks_at, engines, cut, parts, described, lanes_of, no_lanes
+    )
 
 
 def _is_much(program: Program) -> bool:

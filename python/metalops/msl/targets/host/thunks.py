@@ -22,6 +22,8 @@ from ...source.vocabulary import THREAD_ATTRIBUTES
 from . import flavours
 from .group.calls import name_in_group
 from .group.loops import GroupLoops
+from .lanes.form import Form, name_in_lanes
+from .lanes.loops import LaneLoops
 from .threadgroup import size_block
 
 _ABI = names.ABI
@@ -118,10 +120,12 @@ class Thunks:
         recorded: Callable[[str], str],
         groups: GroupLoops | None,
         described: bool = False,
+        lanes: LaneLoops | None = None,
     ):
         """described: true if the table only describes the kernels. Their functions are there for the compiler to check,
         and as nothing refers to them, it generates no code for them."""
         self.groups = groups
+        self._lanes = lanes
         self.program = program = rewritten.program
         self.source = program.source
         self.rewritten = rewritten
@@ -376,14 +380,43 @@ class Thunks:
         )
         rows = "group_rows" if in_group else "rows"
         body = "\n  ".join(lines)
+        form = self._lanes.form(kernel) if self._lanes is not None else None
+        call = f"({', '.join(values)})"
+        if form is None:
+            threads = (
+                f"{independent}for ({_ABI}::u32 msl_x = msl_row.first; "
+                f"msl_x < msl_row.last; ++msl_x) {{\n      {expression}{call};\n    }}"
+            )
+        else:
+            in_lanes = self._renamed(instance, expression, name_in_lanes(kernel.function.name))
+            body += f"\n  const bool msl_takes_lanes = {self._takes_lanes(number, kernel, form)};"
+            threads = (
+                f"for ({_ABI}::u32 msl_x = msl_row.first, msl_until; msl_x < msl_row.last;) {{\n"
+                "      msl_until = msl_row.last;\n"
+                f"      if (msl_takes_lanes && msl_until - msl_x >= {form.width}) {{\n"
+                f"        if ({in_lanes}{call}) {{ msl_x += {form.width}; continue; }}\n"
+                f"        msl_until = msl_x + {form.width};\n      }}\n"
+                f"      {independent}for (; msl_x < msl_until; ++msl_x) {{\n"
+                f"        {expression}{call};\n      }}\n    }}"
+            )
         return (
             f"{self._effort(instance.name)}(msl_loop_{number}) {{\n  {body}\n"
             f"  for ({_SUPPORT}::{rows} msl_row(msl_launch, msl_begin, msl_end); "
-            "msl_row.next();) {\n"
-            f"    {independent}for ({_ABI}::u32 msl_x = msl_row.first; "
-            "msl_x < msl_row.last; ++msl_x) {\n"
-            f"      {expression}({', '.join(values)});\n    }}\n  }}\n}}"
+            f"msl_row.next();) {{\n    {threads}\n  }}\n}}"
         )
+
+    def _takes_lanes(self, number: int, kernel: Kernel, form: Form) -> str:
+        """Returns the condition for threads of a launch to run together."""
+        buffers = {
+            position: f"int({self._index(number, position, p)})"
+            for position, p in enumerate(kernel.parameters)
+            if p.kind == "buffer"
+        }
+        written = ", ".join(buffers[position] for position in form.positions)
+        apart = (
+            f"{_SUPPORT}::are_apart(msl_launch, {{{written}}}, {{{', '.join(buffers.values())}}})"
+        )
+        return f"!MSL_UNROLLS && {apart}" if form.is_short else apart
 
     def _effort(self, name: str) -> str:
         if name in self._left_alone:

@@ -14,6 +14,21 @@
 #define MSL_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
+// The loop over threads that run as vector lanes, whose indices wrap: it runs rarely, and takes
+// little time to compile.
+#ifdef __clang__
+#define MSL_RARE_LANES _Pragma("clang loop vectorize(disable) unroll(disable)")
+#else
+#define MSL_RARE_LANES _Pragma("GCC unroll 1")
+#endif
+
+// True if the compiler makes vector code of threads whose loops are so short that it unrolls them.
+#ifdef __clang__
+#define MSL_UNROLLS true
+#else
+#define MSL_UNROLLS false
+#endif
+
 // The work-item loop over a part of a launch's threads.
 #define MSL_LOOP(name)                                                              \
   static void name(const ::msl::abi::Launch* msl_launch, ::msl::abi::u64 msl_begin, \
@@ -207,6 +222,36 @@ struct builtin<metal::vec<T, 3>> {
     return metal::vec<T, 3>(static_cast<T>(x), static_cast<T>(y), static_cast<T>(z));
   }
 };
+
+// Returns true if the buffers with the indices `written` share no memory with each other and with
+// the others. indices: those of all buffers.
+template <int Written, int All>
+inline bool are_apart(const Launch* launch, const int (&written)[Written],
+                      const int (&indices)[All]) {
+  for (const int i : written) {
+    const u8* begin = static_cast<const u8*>(launch->buffers[i]);
+    for (const int j : indices) {
+      const u8* other = static_cast<const u8*>(launch->buffers[j]);
+      if (j != i && begin < other + launch->buffer_bytes[j] &&
+          other < begin + launch->buffer_bytes[i]) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+// Returns the position of a thread that is `lane` threads further in x.
+template <class T>
+inline __attribute__((always_inline)) T next_thread(T position, u32 lane) {
+  return static_cast<T>(position + lane);
+}
+template <class T, int N>
+inline __attribute__((always_inline)) metal::vec<T, N> next_thread(metal::vec<T, N> position,
+                                                                   u32 lane) {
+  position.x = static_cast<T>(position.x + lane);
+  return position;
+}
 
 // ---- facts that depend on a kernel's template arguments -----------------------------------------
 

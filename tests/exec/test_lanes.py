@@ -1,0 +1,184 @@
+"""Kernels that loop and never synchronise run as vector lanes where that leaves the same memory, and only there."""
+
+import pytest
+import torch
+from metalops import _host, msl
+from metalops.msl.cli import explain
+from metalops.msl.source.preprocess import preprocess
+from metalops.msl.targets.host.emit import emit
+
+from .conftest import HEADER
+
+GID = "uint gid [[thread_position_in_grid]]"
+TAKEN = {
+    "product": (
+        """kernel void product(device float* c, device const float* a, device const float* b, constant uint& n,
+            uint2 gid [[thread_position_in_grid]]) {
+          if (gid.x >= n || gid.y >= n) return;
+          float s = 0;
+          for (uint k = 0; k < n; ++k) s += a[gid.y * n + k] * b[k * n + gid.x];
+          c[gid.y * n + gid.x] = s;
+        }""",
+        64,
+    ),
+    "columns": (
+        f"""kernel void columns(device float* o, device const float* x, constant uint& w, constant uint& h, {GID}) {{
+          float s = 0;
+          for (uint k = 0; k < h; ++k) s += x[k * w + gid];
+          o[gid] = s;
+        }}""",
+        64,
+    ),
+    "rows": (
+        f"""kernel void rows(device float* o, device const float* x, constant uint& w, {GID}) {{
+          float s = 0;
+          for (uint k = 0; k < w; ++k) s += x[gid * w + k];
+          o[gid] = s;
+        }}""",
+        16,
+    ),
+    "multiply_adds": (
+        f"""kernel void multiply_adds(device float* o, device const float* x, {GID}) {{
+          float v = x[gid];
+          for (int j = 0; j < 200; ++j) v = v * 0.75f + 0.5f;
+          o[gid] = v;
+        }}""",
+        64,
+    ),
+    "back": (
+        f"""kernel void back(device uint* o, device const uint* x, constant uint& w, {GID}) {{
+          uint s = 0;
+          for (uint k = 0; k < w; ++k) {{
+            if (gid >= k) s += x[gid - k];
+          }}
+          o[gid] = s;
+        }}""",
+        64,
+    ),
+}
+
+
+def _library(source, lanes):
+    return _host.Library(str(msl.compile_source(HEADER + source, options=msl.Options(lanes=lanes))))
+
+
+def _both(name, arguments, threads):
+    """What a kernel leaves in its first buffer with lanes and without them."""
+    results = []
+    for lanes in (True, False):
+        buffers = arguments()
+        group = [threads[0], *[1] * (len(threads) - 1)]
+        _library(TAKEN[name][0], lanes).launch(
+            name, buffers, threads, [min(96, group[0]), *group[1:]]
+        )
+        results.append(buffers[0])
+    return results
+
+
+def _number(value):
+    return torch.tensor([value], dtype=torch.int32)
+
+
+def _random(*shape):
+    return torch.rand(*shape, generator=torch.manual_seed(0))
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_threads_of_a_kernel_that_loops_run_together(name):
+    source, width = TAKEN[name]
+    emitted = emit(preprocess(HEADER + source), lanes=True)
+    assert emitted.lanes == {name: width} and not emitted.no_lanes
+    assert f"{width} threads at a time as vector lanes" in explain(emitted)
+    assert "_in_lanes" not in emit(preprocess(HEADER + source)).text
+
+
+LAUNCHES = {
+    "product": (
+        lambda: [torch.zeros(70, 70), _random(70, 70), _random(70, 70), _number(70)],
+        [75, 70],
+    ),
+    "columns": (lambda: [torch.zeros(211), _random(40, 211), _number(211), _number(40)], [211]),
+    "rows": (lambda: [torch.zeros(211), _random(211, 33), _number(33)], [211]),
+    "multiply_adds": (lambda: [torch.zeros(211), _random(211)], [211]),
+    "back": (
+        lambda: [
+            torch.zeros(211, dtype=torch.int32),
+            torch.arange(211, dtype=torch.int32),
+            _number(9),
+        ],
+        [211],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_lanes_leave_what_threads_leave(name, each_compiler):
+    ours, theirs = _both(name, *LAUNCHES[name])
+    assert ours.any() and torch.equal(ours.view(torch.int32), theirs.view(torch.int32))
+
+
+def test_products_are_those_of_torch(each_compiler):
+    ours, _ = _both("product", *LAUNCHES["product"])
+    torch.testing.assert_close(ours, _random(70, 70) @ _random(70, 70))
+
+
+def test_buffers_that_share_memory(each_compiler):
+    """Each thread reads what the one before it wrote, which is a data race on a GPU: here threads run in order."""
+    source = f"""kernel void k(device float* o, device const float* x, constant uint& n, {GID}) {{
+      float s = 0;
+      for (uint k = 0; k < n; ++k) s += x[gid + k];
+      o[gid] = s * 0.5f;
+    }}"""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    memory = _random(300)
+    _library(source, lanes=True).launch("k", [memory[1:], memory, _number(2)], [211], [64])
+    torch.set_num_threads(before)
+    expected = _random(300)
+    for i in range(211):
+        expected[i + 1] = (expected[i] + expected[i + 1]) * 0.5
+    assert torch.equal(memory, expected)
+
+
+def test_a_buffer_that_is_changed_in_place(each_compiler):
+    x = _random(211)
+    ours, theirs = _both("multiply_adds", lambda: [copy := x.clone(), copy], [211])
+    assert torch.equal(ours, theirs)
+
+
+LOOP = "for (uint k = 0; k < n; ++k) s += x[gid + k];"
+REFUSED = {
+    "a store whose index does not grow": f"float s = 0; {LOOP} o[gid * 2] = s;",
+    "'o', which is written and has several indices": f"float s = 0; {LOOP} o[gid] = s; s += o[gid + 1];",
+    "'o', which is written at several": "float s = 0; for (uint k = 0; k < n; ++k) { s += x[k]; o[k + gid] = s; }",
+    "a loop whose trip count varies": "float s = 0; for (uint k = 0; k < gid; ++k) s += x[k]; o[gid] = s;",
+    "threads that leave a loop": "float s = 0; for (uint k = 0; k < n; ++k) { s += x[gid]; if (s > 9) break; } o[gid] = s;",
+    "threads that return after a statement": f"float s = 0; {LOOP} if (s > 9) return; o[gid] = s;",
+    "a loop under a condition": f"float s = 0; if (gid & 1) {{ {LOOP} }} o[gid] = s;",
+    "'v', which is a pointer": f"float s = 0; device const float* v = x + gid; {LOOP} o[gid] = s + v[0];",
+    "the call of 'pow'": f"float s = 0; {LOOP} o[gid] = pow(s, 1.5f);",
+    "the call of 'change'": f"float s = 0; {LOOP} change(s); o[gid] = s;",
+    "the call of 'max'": f"float s = 0; {LOOP} o[gid] = max(s, 1);",
+    "two variables named 's'": f"float s = 0; {LOOP} {{ float s = 1; o[gid] = s; }}",
+    "the order of a thread's accesses": f"float s = 0; {LOOP} o[gid] = s; o[gid + 1] += o[gid];",
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_other_kernels_run_thread_by_thread(reason):
+    source = f"""inline void change(thread float& s) {{ s = 1; }}
+    {"inline float max(float a, int b) { return a; }" if "'max'" in reason else ""}
+    kernel void k(device float* o, device const float* x, constant uint& n, {GID}) {{ {REFUSED[reason]} }}"""
+    emitted = emit(preprocess(HEADER + source), lanes=True)
+    assert not emitted.lanes and reason in emitted.no_lanes["k"]
+    assert f"not as vector lanes because of {emitted.no_lanes['k']}" in explain(emitted)
+
+
+def test_nothing_is_said_of_kernels_without_loops():
+    source = f"kernel void k(device float* o, device const float* x, {GID}) {{ o[gid] = x[gid]; }}"
+    emitted = emit(preprocess(HEADER + source), lanes=True)
+    assert not emitted.lanes and not emitted.no_lanes
+
+
+def test_sources_compiled_at_run_time_run_as_lanes():
+    assert msl.runtime_options().lanes and not msl.Options().lanes
