@@ -139,6 +139,34 @@ def nanmedian_rank() -> bool:
     )
 
 
+@_probe("sort-rank")
+def sort_rank() -> bool:
+    x = torch.arange(24.0, device="mps").view(2, 1, 3, 2, 2)
+    return not torch.equal(torch.sort(x, 0, descending=True).values, x.flip(0))
+
+
+@_probe("topk-rank")
+def topk_rank() -> bool:
+    x = torch.arange(24.0, device="mps").view(2, 1, 3, 2, 2)
+    return not torch.equal(torch.topk(x, 1, 0).values, x[1:])
+
+
+@_probe("cumulative-rank")
+def cumulative_rank() -> bool:
+    x = torch.ones(2, 1, 3, 2, 2, device="mps")
+    sums, products = torch.cumsum(x, 0), torch.cumprod(x * 2, 0)
+    return not (bool((sums[1] == 2).all()) and bool((products[1] == 4).all()))
+
+
+@_probe("grid-sample-empty")
+def grid_sample_empty() -> bool:
+    x, grid = torch.ones(1, 1, 2, 2, device="mps"), torch.ones(1, 1, 0, 2, device="mps")
+    try:
+        return F.grid_sample(x, grid, align_corners=True).shape != (1, 1, 1, 0)
+    except RuntimeError:
+        return True
+
+
 @_probe("addcmul-strided")
 def addcmul_strided() -> bool:
     ones = torch.ones(4, 4, device="mps")

@@ -42,7 +42,9 @@ FIXES = {
         Fix("adaptive_max_pool", ("adaptive_max_pool",), ("2.13",)),
         Fix("exponential", ("exponential",), ("2.13",)),
         Fix("matmul", ("gemm",)),
+        Fix("median", ("sort",), ("2.13",)),
         Fix("multinomial", ("multinomial",), ("2.13",)),
+        Fix("sort", ("sort",)),
     )
 }
 
@@ -158,6 +160,36 @@ FAULTS = {
             191694,
             "a dimension before the last four",
             "2.13",
+            fix="median",
+            ends=True,
+        ),
+        Fault(
+            "sort-rank",
+            ("sort.stable", "argsort"),
+            "the process ends",
+            187105,
+            "a dimension before the last four",
+            "2.7 to 2.13",
+            fix="sort",
+            ends=True,
+        ),
+        Fault(
+            "topk-rank",
+            ("topk",),
+            "the process ends",
+            154890,
+            "a dimension before the last four",
+            "2.7 to 2.13",
+            fix="sort",
+            ends=True,
+        ),
+        Fault(
+            "cumulative-rank",
+            ("cumsum", "cumprod"),
+            "the process ends",
+            187105,
+            "a dimension before the last four",
+            "2.7 to 2.13",
             ends=True,
         ),
         Fault(
@@ -184,6 +216,7 @@ FAULTS = {
             183885,
             "dim=0 of more than 2^22 columns",
             "2.12",
+            fix="sort",
         ),
         Fault(
             "unique-large",
@@ -192,6 +225,14 @@ FAULTS = {
             195595,
             "int64 values beyond 2^24",
             "2.13",
+        ),
+        Fault(
+            "grid-sample-empty",
+            ("grid_sampler_2d",),
+            "a grid without elements is an internal error",
+            175683,
+            "a grid of which a side is 0",
+            "2.10",
         ),
         Fault(
             "sum-rapid",

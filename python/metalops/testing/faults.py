@@ -116,14 +116,41 @@ def _one_kernel_size(kernel: Kernel, limit: int, x, output_size) -> tuple[Tensor
     return torch.ops.aten.max_pool2d_with_indices(x, window, steps)
 
 
-def _axes(kernel: Kernel, limit: int, x, dim, keepdim, *, values, indices):
+def _check_axis(x: Tensor, dim: int) -> None:
     if x.dim() - dim % x.dim() > 4:
         print(
             "failed assertion: Axis = 4. This class only supports axis = 0, 1, 2, 3",
             file=sys.stderr,
         )
         os.abort()
+
+
+def _axes(kernel: Kernel, limit: int, x, dim, keepdim, *, values, indices):
+    _check_axis(x, dim)
     return kernel(x, dim, keepdim, values=values, indices=indices)
+
+
+def _axes_of_sort(kernel: Kernel, limit: int, x, *, stable=False, dim=-1, descending=False):
+    _check_axis(x, dim)
+    return kernel(x, stable=stable, dim=dim, descending=descending)
+
+
+def _axes_of_topk(kernel: Kernel, limit: int, x, k, dim=-1, *args):
+    _check_axis(x, dim)
+    return kernel(x, k, dim, *args)
+
+
+def _axes_of_sums(kernel: Kernel, limit: int, x, dim, **options):
+    _check_axis(x, dim)
+    return kernel(x, dim, **options)
+
+
+def _empty_grid(kernel: Kernel, limit: int, x, grid, *args) -> Tensor:
+    if grid.numel() == 0:
+        raise RuntimeError(
+            "[srcBuf length] > 0 INTERNAL ASSERT FAILED: Placeholder tensor is empty!"
+        )
+    return kernel(x, grid, *args)
 
 
 def _without_bounds(kernel: Kernel, limit: int, x, dim, index, value) -> Tensor:
@@ -195,6 +222,27 @@ FAULTS: dict[str, Fault] = {
         "medians along a dimension before the last four end the process",
         ("nanmedian.dim_values",),
         _axes,
+    ),
+    "sort-rank": Fault(
+        187105,
+        "sorting along a dimension before the last four ends the process",
+        ("sort.stable",),
+        _axes_of_sort,
+    ),
+    "topk-rank": Fault(
+        154890,
+        "topk along a dimension before the last four ends the process",
+        ("topk",),
+        _axes_of_topk,
+    ),
+    "cumulative-rank": Fault(
+        187105,
+        "cumulative sums and products along a dimension before the last four end the process",
+        ("cumsum", "cumprod"),
+        _axes_of_sums,
+    ),
+    "grid-sample-empty": Fault(
+        175683, "a grid without elements is an internal error", ("grid_sampler_2d",), _empty_grid
     ),
     "index-fill-bounds": Fault(
         189969, "indices out of range are accepted", ("index_fill_.int_Scalar",), _without_bounds

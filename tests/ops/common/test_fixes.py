@@ -94,7 +94,9 @@ CALLS = {
     "adaptive_max_pool": lambda: torch.nn.functional.adaptive_max_pool2d(torch.rand(1, 5, 5, device="mps"), 3),
     "exponential": lambda: torch.empty(8, device="mps").exponential_(),
     "matmul": lambda: torch.rand(3, 4, device="mps") @ torch.rand(4, 5, device="mps"),
+    "median": lambda: torch.rand(8, device="mps").median(),
     "multinomial": lambda: torch.rand(8, device="mps").multinomial(1),
+    "sort": lambda: torch.rand(8, device="mps").sort(),
 }  # fmt: skip
 
 

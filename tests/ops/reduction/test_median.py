@@ -1,8 +1,10 @@
-"""median and nanmedian of bool, which stock MPS refuses: csrc/ops/reduction/median.mm."""
+"""median and nanmedian of bool, which stock MPS refuses, and of all dtypes while the fix "median" is on:
+csrc/ops/reduction/median.mm."""
 
+import metalops
 import pytest
 import torch
-from metalops import testing
+from metalops import debug, testing
 from metalops.testing.samples import FLOATS, INTEGERS, layouts, make, to_device
 
 by_operator = pytest.mark.parametrize("operator", [torch.median, torch.nanmedian])
@@ -89,3 +91,94 @@ def test_no_host_copy(operator):
     x = make((5, 7), torch.bool).to("mps")
     with testing.no_host_copies():
         operator(x), operator(x, 1)
+
+
+# ---- the fix ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fixed():
+    with metalops.enable_fixes("median"), debug.standins() as served:
+        yield
+        assert not {x for x in served if "median" in x}
+
+
+def assert_medians(operator, x, dim, keepdim=False):
+    # torch's CPU kernel sorts expanded elements in place, and so is wrong for them.
+    expected = operator(x.contiguous(), dim, keepdim).values
+    actual = operator(to_device(x, "mps"), dim, keepdim)
+    torch.testing.assert_close(actual.values.cpu(), expected, rtol=0, atol=0, equal_nan=True)
+    assert actual.indices.dtype == torch.int64 and actual.indices.shape == expected.shape
+    if x.dim() > 0:
+        places = actual.indices.cpu() if keepdim else actual.indices.cpu().unsqueeze(dim)
+        found = x.gather(dim, places).view(expected.shape)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    return actual.indices.cpu()
+
+
+@by_operator
+@pytest.mark.parametrize("dtype", (*FLOATS, *INTEGERS), ids=str)
+def test_layouts_along_every_dimension(operator, dtype, fixed):
+    """Those before the last four end the process with stock MPS."""
+    for _, x in layouts(dtype):
+        if x.numel() > 0:
+            if dtype.is_floating_point and x.dim() < 6:
+                x = torch.where(x > x.float().mean(), torch.nan, x)
+            torch.testing.assert_close(
+                operator(to_device(x, "mps")).cpu(),
+                operator(x.contiguous()),
+                rtol=0,
+                atol=0,
+                equal_nan=True,
+            )
+            for dim in range(min(x.dim(), 6)):
+                assert_medians(operator, x, dim, keepdim=dim % 2 == 0)
+
+
+@by_operator
+def test_of_rows_with_and_without_nan(operator, fixed):
+    for length in (1, 2, 9, 2048, 2049, 5000):
+        x = make((6, length), torch.float32)
+        x[1, length // 2] = torch.nan
+        x[2, ::2] = torch.nan
+        x[3] = torch.nan
+        x[4, length // 3 :] = torch.inf
+        indices = assert_medians(operator, x, 1)
+        if operator is torch.median:
+            assert indices[1:4].tolist() == [length // 2, 0, 0]
+
+
+@by_operator
+def test_bools_and_int64(operator, fixed):
+    x = make((5, 7), torch.bool)
+    actual = operator(x.to("mps"), 1)
+    assert torch.equal(actual.values.cpu(), operator(x.byte(), 1).values.bool())
+    assert operator(x.to("mps")).item() == operator(x.byte()).item()
+    x = 2**60 + torch.randperm(3000)
+    assert operator(x.to("mps")).item() == operator(x).item()
+
+
+@by_operator
+def test_outputs_and_bad_arguments(operator, fixed):
+    test_out(operator)
+    test_outputs_that_do_not_fit(operator)
+    x = torch.empty(3, 0, device="mps")
+    assert operator(x, 0).values.shape == (0,)
+    assert operator(x).isnan()
+    with pytest.raises(IndexError, match="to have non-zero size"):
+        operator(x, 1)
+    with pytest.raises(NotImplementedError, match="median\" not implemented for 'ComplexFloat'"):
+        operator(torch.ones(3, dtype=torch.complex64, device="mps"))
+    x = torch.ones(3, 3, device="mps")
+    with pytest.raises(RuntimeError, match="refer to a single memory location"):
+        operator(x, 0, out=(x[0], torch.empty(3, dtype=torch.int64, device="mps")))
+
+
+@by_operator
+def test_gradients_while_it_is_on(operator, fixed):
+    test_gradients_of_other_dtypes(operator)
+    x = torch.randperm(48).view(3, 2, 2, 2, 2).float()
+    case = testing.Case("median", (x,))
+    testing.check_gradient(
+        lambda x: operator(x, 0).values, lambda x: operator(x, 0).values, case, "mps", name="median"
+    )
