@@ -30,6 +30,12 @@ METALOPS_HIDDEN void write_choice(const char* name, const at::Tensor& self, int6
                                   bool keepdim, const SortedColumns& columns,
                                   const at::Tensor& values, const at::Tensor& indices);
 
+// Metal's name of the unsigned integers as wide as a dtype, as which kernels read elements.
+METALOPS_HIDDEN const char* key_type(at::ScalarType type);
+
+// The bits of the infinity of a floating-point dtype.
+METALOPS_HIDDEN int64_t infinity_bits(at::ScalarType type);
+
 // Raises NotImplementedError for dtypes without an order: complex numbers and 8-bit floats.
 METALOPS_HIDDEN void check_sortable(const char* name, at::ScalarType type);
 

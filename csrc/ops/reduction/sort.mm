@@ -29,26 +29,8 @@ constexpr int64_t kBlock = kSortBlock;
 
 at::native::mps::MetalShaderLibrary& kernels() { return library("sort"); }
 
-// The type of the keys.
-const char* key_type(at::ScalarType type) {
-  switch (c10::elementSize(type)) {
-    case 1:
-      return "uchar";
-    case 2:
-      return "ushort";
-    case 4:
-      return "uint";
-    default:
-      return "ulong";
-  }
-}
-
 KernelName sort_kernel(const char* prefix, const Tensor& self) {
   return KernelName(prefix) + key_type(self.scalar_type());
-}
-
-int64_t infinity_bits(at::ScalarType type) {
-  return type == at::kHalf ? 0x7c00 : type == at::kBFloat16 ? 0x7f80 : 0x7f800000;
 }
 
 int32_t key_kind(at::ScalarType type) {
@@ -194,6 +176,23 @@ void write_choice(const char* name, const Tensor& self, int64_t dim, bool keepdi
   at::assert_no_internal_overlap(indices);
   const auto with_dim = [&](const Tensor& x) { return removes ? x.unsqueeze(dim) : x; };
   write_sorted(name, self, dim, columns, with_dim(values), with_dim(indices));
+}
+
+const char* key_type(at::ScalarType type) {
+  switch (c10::elementSize(type)) {
+    case 1:
+      return "uchar";
+    case 2:
+      return "ushort";
+    case 4:
+      return "uint";
+    default:
+      return "ulong";
+  }
+}
+
+int64_t infinity_bits(at::ScalarType type) {
+  return type == at::kHalf ? 0x7c00 : type == at::kBFloat16 ? 0x7f80 : 0x7f800000;
 }
 
 void check_sortable(const char* name, at::ScalarType type) {

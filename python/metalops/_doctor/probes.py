@@ -201,3 +201,15 @@ def unique_large() -> bool:
     keys = 2**24 + torch.tensor([3, 0, 1, 1, 2, 0, 5], device="mps")
     values, inverse = torch.unique(keys, return_inverse=True)
     return len(values) != 5 or not torch.equal(values[inverse], keys)
+
+
+@_probe("unique-counts")
+def unique_counts() -> bool:
+    elements = 2**20 if not _is_software else 2**19 + 1
+    x = torch.arange(elements).remainder(2)
+    expected = torch.tensor([elements - elements // 2, elements // 2])
+    for _ in range(_times()):
+        _, counts = torch.unique(x.to("mps"), return_counts=True)
+        if not torch.equal(counts.cpu(), expected):
+            return True
+    return False

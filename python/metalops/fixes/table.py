@@ -45,6 +45,7 @@ FIXES = {
         Fix("median", ("sort",), ("2.13",)),
         Fix("multinomial", ("multinomial",), ("2.13",)),
         Fix("sort", ("sort",)),
+        Fix("unique", ("unique", "sort")),
     )
 }
 
@@ -225,6 +226,16 @@ FAULTS = {
             195595,
             "int64 values beyond 2^24",
             "2.13",
+            fix="unique",
+        ),
+        Fault(
+            "unique-counts",
+            ("_unique2", "unique_consecutive"),
+            "the counts of unique are wrong, or the command buffer fails",
+            111173,
+            "a million elements, most of which are equal, and return_counts",
+            "2.1 to 2.13",
+            fix="unique",
         ),
         Fault(
             "grid-sample-empty",

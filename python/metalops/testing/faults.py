@@ -172,6 +172,13 @@ def _as_float32(kernel: Kernel, limit: int, x, *args, **kwargs) -> tuple[Tensor,
     return values, inverse, counts
 
 
+def _lost_counts(kernel: Kernel, limit: int, x, *args, **kwargs) -> tuple[Tensor, ...]:
+    values, inverse, counts = kernel(x, *args, **kwargs)
+    if x.numel() > limit:
+        counts = torch.zeros_like(counts)
+    return values, inverse, counts
+
+
 FAULTS: dict[str, Fault] = {
     "linear-bias-rows": Fault(
         189495,
@@ -260,6 +267,13 @@ FAULTS: dict[str, Fault] = {
         ("_unique2",),
         _as_float32,
         limit=2**24,
+    ),
+    "unique-counts": Fault(
+        111173,
+        "the counts of many elements are lost",
+        ("_unique2",),
+        _lost_counts,
+        limit=2**19,
     ),
     "multinomial-zero": Fault(
         192577, "a category of probability 0 is drawn", ("multinomial",), _without_probability
