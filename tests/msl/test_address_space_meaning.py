@@ -191,7 +191,8 @@ WRONG = {
     ),
     "a template that uses its parameter": (
         "template <typename P> struct s { P p; };\n"
-        "template <typename T> struct s<device T*> { int p; };",
+        "template <typename T> struct s<device T*> { int p; };"
+        "template <typename T> struct s<threadgroup T*> { uint p; };",
         "s<device float*> x; x.p = 1; o[0] = x.p;",
         "s<device T",
         "a specialisation of s for an address space is not supported",
@@ -295,6 +296,70 @@ def test_operators_of_classes_that_nothing_converts_between_are_no_overloads_by_
     out = torch.zeros(1)
     bare_program(source).launch("k", out, grid=1)
     assert out.item() == 4 + 30 + 200
+
+
+def test_objects_of_a_class_template_mean_the_overload_for_it_in_any_address_space(bare_program):
+    source = f"""{HEADER}
+    template <typename T> struct operand {{ const device T* p; }};
+    struct piece {{ float v; }};
+    template <typename O, typename L, typename R>
+    void mma(thread O& o, thread L& l, thread R& r) {{ o.v += l.v * r.v; }}
+    template <typename Out, typename L, typename F>
+    void mma(thread Out& o, thread L& l, const operand<F> r) {{ o.v += l.v + r.p[1]; }}
+    template <typename R> void run(thread piece& o, R r) {{ piece l{{2}}; mma(o, l, r); }}
+    kernel void k(device float* o, device operand<float>* p) {{
+      piece a{{1}}, b{{5}};
+      run(a, b);
+      o[0] = a.v;
+      p[0].p = o + 3;
+      run(a, p[0]);
+      o[1] = a.v;
+      mma(a, b, p[0]);
+      o[2] = a.v;
+    }}
+    """
+    out = torch.tensor([0.0, 0, 0, 0, 100])
+    bare_program(source).launch("k", out, torch.zeros(1, dtype=torch.int64), grid=1)
+    assert out.tolist() == [11, 113, 218, 0, 100]
+
+
+ELEMENT = """
+template <typename T> struct element { using type = T; };
+template <typename T> struct element<device T*> { using type = T; };
+template <typename T> struct element<const device T*> { using type = T; };
+template <typename T> struct element<threadgroup T*> { using type = T; };
+template <typename T> using element_t = typename element<T>::type;
+template <typename P> void put(P p, int i) { p[i] = element_t<P>(7.5); }
+"""
+
+
+def test_specialisations_that_are_alike_serve_template_parameters(program):
+    out = torch.zeros(4)
+    program(f"""{ELEMENT}
+        kernel void k(device float* o) {{
+          threadgroup int t[2];
+          put(o, 0);
+          put((threadgroup int*)t, 1);
+          o[1] = t[1];
+          o[2] = element_t<float>(2.5);
+          o[3] = sizeof(element_t<device uchar*>);
+        }}
+    """).launch("k", out, grid=1)
+    assert out.tolist() == [7.5, 7, 2.5, 1]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "float t[2]; put((thread float*)t, 0);",
+        "float t[2]; put(t, 0);",
+        "o[0] = sizeof(element_t<thread uchar*>);",
+        "o[0] = sizeof(element<constant uchar*>::type);",
+    ],
+)
+def test_pointers_to_other_spaces_than_those_of_alike_specialisations_are_errors(statement):
+    with pytest.raises(SyntaxError, match="element is not specialised for pointers to"):
+        msl.emit_source(f"{HEADER}{ELEMENT}kernel void k(device float* o) {{ {statement} }}")
 
 
 def test_an_operand_that_converts_to_the_other_class_may_mean_either():

@@ -110,10 +110,16 @@ class Keys:
             template,
             self._returned(function, renamed),
             self._text(name.start_byte, name.end_byte, renamed),
-            *(self._parameter(*p, renamed) for p in parameter_ranges(parameters)),
+            *self.parameters_of_function(function),
             self._qualifiers(declarator, parameters),
         ]
         return "|".join(parts)
+
+    def parameters_of_function(self, function) -> list[str]:
+        """Returns the types of a function's parameters, with the parameters of its template named by their position."""
+        _, renamed = self._template(function.template_headers)
+        parameters = function.declarator.child_by_field_name("parameters")
+        return [self._parameter(*p, renamed) for p in parameter_ranges(parameters)]
 
     def body_of_class(self, scope) -> list[str]:
         """Returns the tokens of a class without its name, by which definitions with one key are compared."""
@@ -209,14 +215,14 @@ class Keys:
         renamed: dict[str, str] = {}
         for header in headers:
             for node, _, _ in parameter_ranges(header):
-                name = self._template_parameter(node)
+                name = self.template_parameter(node)
                 if name is not None:
                     renamed[self.source.masked_text(name)] = f"${len(renamed)}"
         texts = [self._text(h.start_byte, h.end_byte, renamed) for h in headers]
         return re.sub(r"\bclass\b", "typename", " ".join(texts)), renamed
 
     @staticmethod
-    def _template_parameter(node):
+    def template_parameter(node):
         if node.type in ("type_parameter_declaration", "variadic_type_parameter_declaration"):
             return next((c for c in node.named_children if c.type == "type_identifier"), None)
         name = node.child_by_field_name("name")

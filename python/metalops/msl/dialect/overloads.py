@@ -269,6 +269,8 @@ class Overloads:
             for pair in pairs
         ):
             return False
+        if self._is_more_special(one, other) or self._is_more_special(other, one):
+            return False
         return conflict or any(_conflict(*p) or self._may_conflict(*p) for p in pairs)
 
     def _class(self, function: Function) -> tuple | None:
@@ -326,6 +328,46 @@ class Overloads:
             return _is_builtin(target) and not is_scalar(target)
         conversions = self.lookup.members.get(name, {}).get(CONVERSION, ())
         return not self.lookup.has_bases(name) and all(map(self._is_to_vector, conversions))
+
+    def _is_more_special(self, one: Function, other: Function) -> bool:
+        """Returns true for templates of which `one` takes an object of a class template by value where `other` takes a
+        reference to anything, and which are the same in their other parameters: `one` is what C++ takes for such
+        objects, and Metal, too, in any address space."""
+        if not (one.template_headers and other.template_headers):
+            return False
+        sides = [self.keys.parameters_of_function(f) for f in (one, other)]
+        types = self._types(one), self._types(other)
+        if len({*map(len, (*sides, *types))}) > 1:
+            return False
+        differing = [n for n, texts in enumerate(zip(*sides, strict=True)) if len({*texts}) > 1]
+        if len(differing) != 1:
+            return False
+        value, reference = (t[differing[0]] for t in types)
+        return (
+            reference.kind == "reference"
+            and not reference.is_const
+            and not reference.target.is_const
+            and reference.target.is_open
+            and reference.target.name in self._type_parameters(other)
+            and self._is_class_template(value)
+        )
+
+    def _type_parameters(self, function: Function) -> set[str]:
+        """Returns the names of a function template's type parameters."""
+        nodes = [n for h in function.template_headers for n, _, _ in parameter_ranges(h)]
+        names = (
+            Keys.template_parameter(n) for n in nodes if n.type == "type_parameter_declaration"
+        )
+        return {self.source.masked_text(n) for n in names if n is not None}
+
+    def _is_class_template(self, value: Type) -> bool:
+        """Returns true for a class template of arguments, of which no class is derived."""
+        name, _, arguments = value.name.partition("<")
+        name = name.strip()
+        classes = self.spaces.types.classes
+        if value.kind != "value" or not arguments or name not in classes:
+            return False
+        return name not in self.lookup.aliases and not any(map(self.lookup.has_bases, classes))
 
     def _is_to_vector(self, conversion: Function) -> bool:
         return _VECTOR.fullmatch(conversion.name.strip()) is not None

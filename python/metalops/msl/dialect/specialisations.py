@@ -3,15 +3,20 @@
 Such templates are `is_same` and classes and variables that are specialised for pointers or references to one address
 space. Where one is named, `device T*` becomes `msl_spaced<1, device T*>`, in the specialisations and in the uses alike.
 An argument that may be a pointer and does not name its address space, as a template parameter, is an error there.
+
+A template whose specialisations are all alike, `element<device T*>` and `element<threadgroup T*>`, means the same once
+address spaces are erased, but for pointers to other spaces: these are an error if the template itself, which they
+would get, uses its parameter.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator
 
 from ..analysis.program import Program, ProgramError, declared_identifier, name_node
-from ..analysis.spaces import Spaces, arguments_of, chain, nested
+from ..analysis.spaces import Spaces, arguments_of, chain, decayed, nested
 from ..analysis.types import DATA_SPACES, Type
 from .duplicates import Keys
 from .insertion import Insertion
@@ -59,7 +64,9 @@ class _Specialisations:
         self.spaces = spaces
         self.types = spaces.types
         self._found: list[Insertion] = []
-        self._given: dict[tuple[int, str], bool] = {}  # of parameters of templates
+        self._covered: dict[str, set[str]] = {}  # by the specialisations of a template, all alike
+        # The address spaces of pointers, by template and parameter; None for those that are not known.
+        self._given: dict[tuple[int, str], set[str | None]] = {}
 
     @functools.cached_property
     def keys(self) -> Keys:
@@ -72,13 +79,15 @@ class _Specialisations:
         comparing = {*_COMPARING} - {s.name for s in self.program.classes}
         comparing |= {n for n, nodes in heads.items() if any(map(self._compares, nodes))}
         telling = {n for n, nodes in heads.items() if self._tells(n, nodes)}
-        if not telling and comparing.isdisjoint(self.source.identifiers):
+        if not telling and not self._covered and comparing.isdisjoint(self.source.identifiers):
             return []
         declared = {node.start_byte for nodes in heads.values() for node in nodes}
         for node in self.source.find(_USES):
             name = self.source.masked_text(name_node(node.child_by_field_name("name")))
             if name in telling or name in comparing:
                 self._use(node, name, node.start_byte in declared, name in comparing)
+            elif name in self._covered and node.start_byte not in declared:
+                self._check_covered(node, name)
         return self._found
 
     # ---- which templates -------------------------------------------------------------------------
@@ -111,8 +120,12 @@ class _Specialisations:
         if not any(map(self._says_something, primary)):
             return False
         covered = {w.text for h in spaced for w in self._words(h)}
-        if covered >= {*DATA_SPACES} and len({str(b) for f in bodies.values() for b in f}) == 1:
-            return False
+        if len({str(b) for f in bodies.values() for b in f}) == 1:
+            if covered >= {*DATA_SPACES}:
+                return False
+            if any(map(self._uses_parameter, primary)):
+                self._covered[name] = covered
+                return False
         self._check_primary(scopes, spaced[0])
         return True
 
@@ -135,20 +148,22 @@ class _Specialisations:
     def _check_primary(self, scopes: list, head) -> None:
         """Raises an error if the template itself uses a parameter as a type, which would not be one."""
         for scope in scopes:
-            if "<" in scope.name:
-                continue
-            body = scope.specifier
-            name = body.child_by_field_name("name")
-            text = self.source.masked[name.end_byte : body.end_byte]
-            for header in scope.template_headers:
-                for parameter in self.source.find(_TYPE_PARAMETERS, header):
-                    if re.search(rf"\b{self.source.masked_text(parameter)}\b", text):
-                        raise ProgramError(
-                            f"a specialisation of {scope.name} for an address space is not "
-                            "supported, since the template itself uses its parameter",
-                            head.start_byte,
-                            name.start_byte,
-                        )
+            if "<" not in scope.name and self._uses_parameter(scope):
+                raise ProgramError(
+                    f"a specialisation of {scope.name} for an address space is not "
+                    "supported, since the template itself uses its parameter",
+                    head.start_byte,
+                    scope.specifier.child_by_field_name("name").start_byte,
+                )
+
+    def _uses_parameter(self, scope) -> bool:
+        body = scope.specifier
+        text = self.source.masked[body.child_by_field_name("name").end_byte : body.end_byte]
+        return any(
+            re.search(rf"\b{self.source.masked_text(parameter)}\b", text)
+            for header in scope.template_headers
+            for parameter in self.source.find(_TYPE_PARAMETERS, header)
+        )
 
     # ---- uses ------------------------------------------------------------------------------------
 
@@ -173,6 +188,17 @@ class _Specialisations:
                 self._mark(argument, spaces)
             elif kind == "open" and not is_head:
                 self._refuse(node, name, argument)
+
+    def _check_covered(self, node, name: str) -> None:
+        """Raises an error if a template gets a pointer to an address space for which it is not specialised."""
+        for argument in node.child_by_field_name("arguments").named_children:
+            others = self._pointers(argument) - self._covered[name] - {None}
+            if others:
+                raise ProgramError(
+                    f"{name} is not specialised for pointers to {min(others)} memory, and the template "
+                    "itself uses its parameter, which is not supported",
+                    node.start_byte,
+                )
 
     def _is_of_every_space(self, node) -> bool:
         """Returns true for each part of `is_same_v<T, device X*> || is_same_v<T, threadgroup X*> || is_same_v<T, thread
@@ -255,21 +281,29 @@ class _Specialisations:
         names = [self.source.masked_text(a).strip() for a in arguments]
         if not all(map(self.types.is_template_parameter, names)):
             return False
-        return all(self._may_be_pointer(node, name) for name in names)
+        return all(self._pointers_given(node, name) for name in names)
 
-    def _may_be_pointer(self, node, name: str) -> bool:
-        """Returns true if a pointer is known to be given for a template parameter that a node names, directly or by
-        templates that pass on a parameter of their own."""
+    def _pointers(self, argument) -> set[str | None]:
+        """Returns the address spaces that a template argument, or what is known to be given for it, points to."""
+        spaces = self._spaces(argument)
+        name = self.source.masked_text(argument).strip()
+        if spaces or not self.types.is_template_parameter(name):
+            return {*spaces[:1]}
+        return self._pointers_given(argument, name)
+
+    def _pointers_given(self, node, name: str) -> set[str | None]:
+        """Returns the address spaces of the pointers that are known to be given for a template parameter that a node
+        names, directly or by templates that pass on a parameter of their own."""
         outer = node.parent
         while outer is not None:
             if outer.type == "template_declaration" and name in self._parameters(outer):
                 key = (outer.start_byte, name)
                 if key not in self._given:
-                    self._given[key] = False  # for templates that use each other
-                    self._given[key] = name in self._given_to(outer)
+                    self._given[key] = set()  # for templates that use each other
+                    self._given[key] = self._given_to(outer).get(name, set())
                 return self._given[key]
             outer = outer.parent
-        return False
+        return set()
 
     def _parameters(self, template) -> list[str]:
         return [
@@ -277,9 +311,9 @@ class _Specialisations:
             for n in self.source.find(_TYPE_PARAMETERS, template.child_by_field_name("parameters"))
         ]
 
-    def _given_to(self, template) -> set[str]:
-        """Returns the parameters of a template for which pointers are known to be given."""
-        given: set[str] = set()
+    def _given_to(self, template) -> dict[str, set[str | None]]:
+        """Returns the parameters of a template for which pointers are known to be given, with the spaces of these."""
+        given: dict[str, set[str | None]] = {}
         order = self._parameters(template)
         inner = template.named_children[-1]
         function = next((f for f in self.program.functions if f.node == template), None)
@@ -291,7 +325,8 @@ class _Specialisations:
             use = self.source.leaf_at(match.start()).parent
             if use is not None and use.type in ("template_type", "template_function"):
                 written = use.child_by_field_name("arguments").named_children
-                given.update(n for n, a in zip(order, written, strict=False) if self._is_pointer(a))
+                for parameter, argument in zip(order, written, strict=False):
+                    given.setdefault(parameter, set()).update(self._pointers(argument))
             while use is not None and use.type in (
                 "template_function",
                 "qualified_identifier",
@@ -300,27 +335,22 @@ class _Specialisations:
             ):
                 use = use.parent
             if function is not None and use is not None and use.type == "call_expression":
-                given |= self._given_pointers(use, function)
+                for parameter, spaces in self._given_by_call(use, function):
+                    given.setdefault(parameter, set()).update(spaces)
         return given
 
-    def _is_pointer(self, argument) -> bool:
-        """Returns true if a template argument is a pointer, or a parameter for which one is given."""
-        name = self.source.masked_text(argument).strip()
-        return bool(self._spaces(argument)) or (
-            self.types.is_template_parameter(name) and self._may_be_pointer(argument, name)
-        )
-
-    def _given_pointers(self, call, function) -> set[str]:
-        """Returns the names of the types of a function's parameters that a call gives pointers."""
+    def _given_by_call(self, call, function) -> Iterator[tuple[str, set[str | None]]]:
+        """Yields the names of the types of a function's parameters that a call gives pointers, with their spaces."""
         parameters = self.types.parameters(function.declarator)
-        found = set()
         for argument, (_, _, declared) in zip(arguments_of(call) or (), parameters, strict=False):
             actual = self.spaces.type_of(argument)
             if actual is None:
                 continue
-            if actual.kind in ("pointer", "array") or (
-                actual.is_open and self._may_be_pointer(argument, actual.name)
-            ):
-                type_ = declared.type
-                found.add(type_.target.name if type_.kind == "reference" else type_.name)
-        return found
+            if actual.kind in ("pointer", "array"):
+                spaces = {*chain(decayed(actual))[:1]} or {None}
+            elif actual.is_open:
+                spaces = self._pointers_given(argument, actual.name)
+            else:
+                continue
+            type_ = declared.type
+            yield type_.target.name if type_.kind == "reference" else type_.name, spaces
