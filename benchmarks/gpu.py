@@ -479,6 +479,73 @@ case(
 )
 
 
+# ---- cumulative sums -----------------------------------------------------------------------------
+
+_SUMMED = {
+    "rows 2^14 x 4096": (2**14, 4096, 1),
+    "columns 4096 x 2^14": (4096, 2**14, 0),
+    "row of 2^26": (1, 2**26, 1),
+}
+for name, (rows, columns, dim) in _SUMMED.items():
+    for letter in ("f32", "f16"):
+        case(
+            "cumulative",
+            f"cumsum {letter} {name}",
+            lambda m, r=rows, c=columns, t=DTYPES[letter]: {
+                k: m.normal(r, c, dtype=t) for k in ("x", "out")
+            },
+            lambda t, d=dim: torch.cumsum(t["x"], d, out=t["out"]),
+            lambda t: 2 * size(t["x"]),
+        )
+
+# ---- sorting -------------------------------------------------------------------------------------
+
+# By the fixes "sort" and "median". Bytes: each element read once, a value and an index written.
+_SORTED = {
+    "rows 2^21 x 8": (2**21, 8, 1),
+    "rows 2^14 x 1024": (2**14, 1024, 1),
+    "columns 4096 x 4096": (4096, 4096, 0),
+    "rows 64 x 2^18": (64, 2**18, 1),
+    "row of 2^24": (1, 2**24, 1),
+}
+
+
+def _sorted(t: Tensors, dim: int) -> object:
+    return torch.sort(t["x"], stable=True, dim=dim)
+
+
+for name, (rows, columns, dim) in _SORTED.items():
+    case(
+        "sorting",
+        f"sort f32 {name}",
+        lambda m, r=rows, c=columns: {"x": m.normal(r, c)},
+        lambda t, d=dim: _sorted(t, d),
+        lambda t: 4 * size(t["x"]),
+    )
+case(
+    "sorting",
+    "sort f16 rows 2^14 x 1024",
+    lambda m: {"x": m.normal(2**14, 1024, dtype=torch.float16)},
+    lambda t: _sorted(t, 1),
+    lambda t: 6 * size(t["x"]),
+)
+for k in (8, 1024):
+    case(
+        "sorting",
+        f"topk f32 rows 512 x 2^15, k = {k}",
+        lambda m: {"x": m.normal(512, 2**15)},
+        lambda t, k=k: torch.topk(t["x"], k),
+        lambda t: size(t["x"]),
+    )
+case(
+    "sorting",
+    "median f32 rows 2^14 x 1024",
+    lambda m: {"x": m.normal(2**14, 1024)},
+    lambda t: torch.median(t["x"], 1),
+    lambda t: size(t["x"]),
+)
+
+
 # ---- products of matrices ------------------------------------------------------------------------
 
 
@@ -516,6 +583,7 @@ def record(folder: str, only: str) -> None:
     import metalops
 
     os.makedirs(folder, exist_ok=True)
+    metalops.enable_fixes(("cumulative", "median", "sort"))
     for number, c in enumerate(CASES):
         if only not in c.name:
             continue

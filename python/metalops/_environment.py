@@ -169,7 +169,16 @@ def _one_of(*names: str) -> tuple[Callable[[str], object], str]:
 
 
 # The names in metalops.fixes.FIXES, which is not imported before the variables are checked.
-FIXES = ("adaptive_max_pool", "exponential", "matmul", "median", "multinomial", "sort", "unique")
+FIXES = (
+    "adaptive_max_pool",
+    "cumulative",
+    "exponential",
+    "matmul",
+    "median",
+    "multinomial",
+    "sort",
+    "unique",
+)
 
 
 def _matches(pattern: str, words: str) -> tuple[Callable[[str], object], str]:

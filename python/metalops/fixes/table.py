@@ -40,6 +40,7 @@ FIXES = {
     fix.name: fix
     for fix in (
         Fix("adaptive_max_pool", ("adaptive_max_pool",), ("2.13",)),
+        Fix("cumulative", ("cumulative",)),
         Fix("exponential", ("exponential",), ("2.13",)),
         Fix("matmul", ("gemm",)),
         Fix("median", ("sort",), ("2.13",)),
@@ -191,6 +192,7 @@ FAULTS = {
             187105,
             "a dimension before the last four",
             "2.7 to 2.13",
+            fix="cumulative",
             ends=True,
         ),
         Fault(

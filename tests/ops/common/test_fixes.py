@@ -92,6 +92,7 @@ def test_gradients_are_ours_too(fix, op):
 
 CALLS = {
     "adaptive_max_pool": lambda: torch.nn.functional.adaptive_max_pool2d(torch.rand(1, 5, 5, device="mps"), 3),
+    "cumulative": lambda: torch.rand(8, device="mps").cumsum(0),
     "exponential": lambda: torch.empty(8, device="mps").exponential_(),
     "matmul": lambda: torch.rand(3, 4, device="mps") @ torch.rand(4, 5, device="mps"),
     "median": lambda: torch.rand(8, device="mps").median(),
