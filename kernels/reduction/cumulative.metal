@@ -56,22 +56,19 @@ struct Sum {
   }
 };
 
+inline ulong one_like(ulong) { return 1; }
+inline float one_like(float) { return 1.0f; }
+inline float2 one_like(float2) { return float2(1.0f, 0.0f); }
+
 struct Product {
   template <typename A>
   static inline A identity() {
-    if constexpr (is_same_v<A, float2>) {
-      return float2(1.0f, 0.0f);
-    } else {
-      return A(1);
-    }
+    return one_like(A(0));
   }
-  template <typename A>
-  static inline A combine(A a, A b) {
-    if constexpr (is_same_v<A, float2>) {
-      return float2(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x);
-    } else {
-      return a * b;
-    }
+  static inline ulong combine(ulong a, ulong b) { return a * b; }
+  static inline float combine(float a, float b) { return a * b; }
+  static inline float2 combine(float2 a, float2 b) {
+    return float2(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x);
   }
 };
 
@@ -98,7 +95,7 @@ inline A combined(A value, threadgroup A* values, uint thread_index) {
 // Combines the elements of each span.
 template <typename T, typename Op>
 kernel void cumulative_spans(device typename Accumulated<T>::Type* totals [[buffer(0)]],
-                             device const T* self [[buffer(1)]],
+                             constant T* self [[buffer(1)]],
                              constant CumulativeParameters& p [[buffer(2)]],
                              constant StridedLayout<2>& layout [[buffer(3)]],
                              uint group [[threadgroup_position_in_grid]],
@@ -121,7 +118,7 @@ kernel void cumulative_spans(device typename Accumulated<T>::Type* totals [[buff
 }
 
 template <typename T, typename Op>
-kernel void cumulative_rows(device T* out [[buffer(0)]], device const T* self [[buffer(1)]],
+kernel void cumulative_rows(device T* out [[buffer(0)]], constant T* self [[buffer(1)]],
                             device const typename Accumulated<T>::Type* totals [[buffer(2)]],
                             constant CumulativeParameters& p [[buffer(3)]],
                             constant StridedLayout<2>& layout [[buffer(4)]],
@@ -179,7 +176,7 @@ kernel void cumulative_rows(device T* out [[buffer(0)]], device const T* self [[
 }
 
 template <typename T, typename Op>
-kernel void cumulative_threads(device T* out [[buffer(0)]], device const T* self [[buffer(1)]],
+kernel void cumulative_threads(device T* out [[buffer(0)]], constant T* self [[buffer(1)]],
                                constant CumulativeParameters& p [[buffer(2)]],
                                constant StridedLayout<2>& layout [[buffer(3)]],
                                uint2 position [[thread_position_in_grid]],

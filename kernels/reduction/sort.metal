@@ -156,7 +156,7 @@ inline int sorted_column(Pointer keys, int column, constant SortParameters& p) {
 
 // Writes the element of a column of self.
 template <typename K>
-inline void write_element(device K* values, device long* indices, device const K* self, int place,
+inline void write_element(device K* values, device long* indices, constant K* self, int place,
                           int column, int64_t row, constant SortParameters& p,
                           constant StridedLayout<3>& layout) {
   const auto offsets = offsets_of(row, layout);
@@ -170,7 +170,7 @@ inline void write_element(device K* values, device long* indices, device const K
 // Rows of up to kSortBlock elements.
 template <typename K>
 kernel void sort_rows(device K* values [[buffer(0)]], device long* indices [[buffer(1)]],
-                      device const K* self [[buffer(2)]], constant SortParameters& p [[buffer(3)]],
+                      constant K* self [[buffer(2)]], constant SortParameters& p [[buffer(3)]],
                       constant StridedLayout<3>& layout [[buffer(4)]],
                       uint group [[threadgroup_position_in_grid]],
                       uint thread_index [[thread_position_in_threadgroup]]) {
@@ -207,7 +207,7 @@ kernel void sort_rows(device K* values [[buffer(0)]], device long* indices [[buf
 // from row to row of the result.
 template <typename K>
 kernel void sort_blocks(device K* sorted [[buffer(0)]], device int* sorted_places [[buffer(1)]],
-                        device const K* self [[buffer(2)]], constant int64_t& stride [[buffer(3)]],
+                        constant K* self [[buffer(2)]], constant int64_t& stride [[buffer(3)]],
                         constant SortParameters& p [[buffer(4)]],
                         constant StridedLayout<3>& layout [[buffer(5)]],
                         uint group [[threadgroup_position_in_grid]],
@@ -295,7 +295,7 @@ kernel void sort_merge(device K* merged [[buffer(0)]], device int* merged_places
 // Writes the elements of rows of several blocks, whose keys have been sorted.
 template <typename K>
 kernel void sort_write(device K* values [[buffer(0)]], device long* indices [[buffer(1)]],
-                       device const K* self [[buffer(2)]], device const K* sorted [[buffer(3)]],
+                       constant K* self [[buffer(2)]], device const K* sorted [[buffer(3)]],
                        device const int* sorted_places [[buffer(4)]],
                        constant int64_t& stride [[buffer(5)]],
                        constant SortParameters& p [[buffer(6)]],
