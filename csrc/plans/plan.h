@@ -210,6 +210,7 @@ struct Device {
   int64_t multiprocessors = 0;             // of an NVIDIA GPU; 0: not known
   bool a_thread_for_each_element = false;  // a CPU: see <metalops/launch.h>
   bool has_tensors = false;                // products use the GEMM of Metal 4's tensors
+  bool has_warpgroups = false;             // tensors: four simdgroups can multiply together
 };
 
 // A kernel's argument. kView: a view, bound at its start. kBytes: `size` bytes.

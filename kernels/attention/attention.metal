@@ -347,7 +347,10 @@ struct SimdgroupTile {
   static constant constexpr int rows = 16;
   static constant constexpr int features = FEATURES;
   static constant constexpr int columns = (FEATURES <= 64 ? 64 : 32) * (has_staged_lines ? 2 : 1);
-  static constant constexpr int rows_of_group = attention::kSimdgroups * rows;
+  static constant constexpr int simdgroups =
+      has_staged_lines ? static_cast<int>(AttentionTile::kRowsOfWarpgroups) / rows
+                       : attention::kSimdgroups;
+  static constant constexpr int rows_of_group = simdgroups * rows;
   static constant constexpr Descriptor multiplying =
       Descriptor(rows, columns, FEATURES, false, true, false, Descriptor::mode::multiply);
   static constant constexpr Descriptor adding = Descriptor(
@@ -367,6 +370,7 @@ struct SimdgroupTile {
 };
 
 constant constexpr float kLog2E = 1.44269504f;
+constant constexpr float kLn2 = 0.693147181f;
 
 // The queries of a simdgroup, from `first` on, of one head of one sequence.
 template <typename T>
@@ -435,6 +439,9 @@ struct StagedTokens {
       load(at + Tile::columns);
     }
   }
+  // take(), for tiles that begin before end_of_whole_tiles(end).
+  inline void take_whole(int at, int end) { take(at, end); }
+  static inline int end_of_whole_tiles(int end) { return end; }
   inline Tokens keys() const { return tokens(tiles); }
   inline Tokens values() const { return tokens(tiles + Staged::size); }
 
@@ -455,8 +462,7 @@ struct StagedTokens {
 // The interface of StagedTokens for tiles that the GPU copies.
 template <typename T, typename Tile>
 struct CopiedTokens {
-  typedef ::mpp::tensor_ops::line_ring<T, Tile::columns, Tile::features, attention::kSimdgroups>
-      Ring;
+  typedef ::mpp::tensor_ops::line_ring<T, Tile::columns, Tile::features, Tile::simdgroups> Ring;
   typedef typename Ring::lines Tokens;
   template <typename>
   using Queries = typename Ring::rows;
@@ -479,11 +485,13 @@ struct CopiedTokens {
                            s.queries - first);
     return rows;
   }
-  inline void begin(int at, int end) { ring.bring(at, end); }
+  inline void begin(int at, int end) { ring.begin(at, end); }
   inline void take(int at, int end) {
     ring.wait(at);
     ring.bring(at + Tile::columns, end);
   }
+  inline void take_whole(int at, int end) { ring.take_boxes(at, end); }
+  inline int end_of_whole_tiles(int end) const { return ring.end_of_boxes(end); }
   inline Tokens keys() const { return ring.first(); }
   inline Tokens values() const { return ring.second(); }
 };
@@ -494,54 +502,56 @@ template <typename T, typename Tile>
 using TokensOf = StagedTokens<T, Tile>;
 #endif
 
-// Returns true if all queries of a simdgroup's tile see all keys of a tile that begins at `at`, and
-// their scores are products times a positive scale.
-template <typename Tile, typename T>
-inline bool is_whole_tile(SimdgroupQueries<T> mine, int at, constant AttentionParameters& p) {
-  const int position = mine.first + mine.sequence.diagonal;
-  const int next = at + Tile::columns;
-  return attention::is_bare(mine.make) && mine.make.scale > 0.0f && next <= mine.sequence.keys &&
-         (p.window_right < 0 || next - 1 <= position + p.window_right) &&
-         (p.window_left < 0 || at >= position + Tile::rows - 1 - p.window_left);
+// Returns true if weights depend on positions by the window alone, and their exponents of base 2 are
+// products times a factor: those of bfloat can be so large that a larger factor makes them infinite.
+template <typename T>
+inline bool are_bare(SimdgroupQueries<T> mine) {
+  const float most = is_same<T, half>::value ? 1e20f : 0.5f;
+  return attention::is_bare(mine.make) && mine.make.scale > 0.0f && mine.make.scale <= most &&
+         !mine.dropout.drops;
 }
 
-// Turns products into scores, but for the scale that it returns, which is still to be applied: for
-// fully visible tiles it is fused with the conversion to base 2.
-template <typename Tile, typename Tensor, typename T>
-inline float mask_block(thread Tensor& scores, SimdgroupQueries<T> mine, int at,
-                        constant AttentionParameters& p) {
-  if (is_whole_tile<Tile>(mine, at, p)) {
-    return mine.make.scale;
-  }
-  if (attention::is_bare(mine.make) && mine.make.scale > 0.0f) {
-#pragma unroll
-    for (uint16_t i = 0; i < scores.get_capacity(); ++i) {
-      const auto in_tile = scores.get_multidimensional_index(i);
-      const attention::Range seen = mine.make.seen_by(mine.first + in_tile[1]);
-      const int key = at + in_tile[0];
-      if (scores.is_valid_element(i)) {
-        scores[i] = key >= seen.begin && key < seen.end ? scores[i] : -INFINITY;
-      }
-    }
-    return mine.make.scale;
-  }
+// Returns the keys that all queries [first, first + rows) see, apart from the mask.
+inline attention::Range keys_seen_by_all(attention::Sequence s, int first, int rows,
+                                         constant AttentionParameters& p) {
+  const int position = first + s.diagonal;
+  return {p.window_left < 0 ? 0 : position + rows - 1 - p.window_left,
+          p.window_right < 0 ? s.keys : min(s.keys, position + p.window_right + 1)};
+}
+
+// Hides the keys that queries do not see, apart from the mask.
+template <typename Tensor, typename T>
+inline void hide(thread Tensor& scores, SimdgroupQueries<T> mine, int at) {
 #pragma unroll
   for (uint16_t i = 0; i < scores.get_capacity(); ++i) {
     if (scores.is_valid_element(i)) {
       const auto in_tile = scores.get_multidimensional_index(i);
-      const float score = mine.make.capped(scores[i]);
-      scores[i] = mine.make.masked(score, mine.first + in_tile[1], at + in_tile[0]);
+      const attention::Range seen = mine.make.seen_by(mine.first + in_tile[1]);
+      const int key = at + in_tile[0];
+      scores[i] = key >= seen.begin && key < seen.end ? scores[i] : -INFINITY;
     }
   }
-  return 1.0f;
 }
 
-// Raises the running max of rows to the max of a block, which row_values have without its scale
-// `by`; they receive the new one. `factor` receives what earlier sums are to be multiplied by.
-// Returns true if any is not one.
+// Turns products into scores.
+template <typename Tensor, typename T>
+inline void make_scores(thread Tensor& products, SimdgroupQueries<T> mine, int at) {
+#pragma unroll
+  for (uint16_t i = 0; i < products.get_capacity(); ++i) {
+    if (products.is_valid_element(i)) {
+      const auto in_tile = products.get_multidimensional_index(i);
+      const float score = mine.make.capped(products[i]);
+      products[i] = mine.make.masked(score, mine.first + in_tile[1], at + in_tile[0]);
+    }
+  }
+}
+
+// Raises the running max of rows to the max of a block times `by`, from row_values, which receive
+// the new one. `factor` receives what earlier sums are to be multiplied by. Returns true if any is
+// not one. to_base_2: makes exponents of base 2.
 template <typename Row>
-inline bool raise_max(thread Row& running_max, thread Row& factor, thread Row& row_values,
-                      float by) {
+inline bool raise_max(thread Row& running_max, thread Row& factor, thread Row& row_values, float by,
+                      float to_base_2) {
   bool is_new = false;
 #pragma unroll
   for (uint16_t i = 0; i < row_values.get_capacity(); ++i) {
@@ -552,13 +562,14 @@ inline bool raise_max(thread Row& running_max, thread Row& factor, thread Row& r
     const bool exceeds = block_max > running_max[i] + kSlack;
     factor[i] = 1.0f;
     if (exceeds) {
-      factor[i] = running_max[i] == -INFINITY ? 0.0f : exp2((running_max[i] - block_max) * kLog2E);
+      factor[i] =
+          running_max[i] == -INFINITY ? 0.0f : exp2((running_max[i] - block_max) * to_base_2);
       running_max[i] = block_max;
     }
     is_new = is_new || exceeds;
     row_values[i] = running_max[i] == -INFINITY ? 0.0f : running_max[i];
   }
-  return is_new;
+  return simd_any(is_new);
 }
 
 // Returns true if the max of some row is so large that the conversion to base 2 would round off
@@ -573,52 +584,104 @@ inline bool is_any_far(thread Row& row_max) {
   return simd_any(is_mine);
 }
 
-// Turns scores, which are still to be multiplied by `by`, into weights relative to the max of their
-// row. is_far: the max is subtracted before the conversion to base 2.
+// Turns scores into weights, powers of two of `by` times the score minus the row's value of
+// row_values, and adds them to `total`.
 template <typename Tensor, typename Row>
-inline void weigh(thread Tensor& scores, thread Row& row_max, float by, bool is_far) {
-  if (is_far) {
-#pragma unroll
-    for (auto it = scores.begin(); it != scores.end(); ++it) {
-      if (it.is_valid_element()) {
-        *it = fma(*it, by, -*row_max.map_iterator(it));
-      }
-    }
-  }
-  const float by_for_base_2 = is_far ? kLog2E : by * kLog2E;
-#pragma unroll
-  for (uint16_t i = 0; i < row_max.get_capacity(); ++i) {
-    row_max[i] = is_far ? 0.0f : row_max[i] * kLog2E;
-  }
+inline void weigh(thread Tensor& scores, thread Row& row_values, thread Row& total, float by) {
 #pragma unroll
   for (auto it = scores.begin(); it != scores.end(); ++it) {
     if (it.is_valid_element()) {
-      *it = fast::exp2(fma(*it, by_for_base_2, -*row_max.map_iterator(it)));
+      const float weight = fast::exp2(fma(*it, by, -*row_values.map_iterator(it)));
+      *it = weight;
+      *total.map_iterator(it) += weight;
     }
   }
 }
 
-// Online softmax of a block of scores, which are still to be multiplied by `by`. Returns true if
-// earlier sums are to be multiplied by `factor`. row_values: memory for one value per row.
+// Turns scores into weights relative to the max of their row, and adds them to `total`. is_far: the
+// max is subtracted before the conversion to base 2.
 template <typename Tensor, typename Row>
-inline bool weigh_block(thread Tensor& scores, thread Row& row_values, thread Row& running_max,
-                        thread Row& factor, thread Row& total, thread bool& is_far, float by) {
-  ::mpp::tensor_ops::reduce_rows(scores, row_values, ::mpp::tensor_ops::reduction_operation::max,
-                                 -INFINITY);
-  const bool is_new = simd_any(raise_max(running_max, factor, row_values, by));
-  if (is_new) {
-    is_far = is_any_far(row_values);
-  }
-  weigh(scores, row_values, by, is_far);
-  ::mpp::tensor_ops::reduce_rows(scores, row_values, ::mpp::tensor_ops::reduction_operation::sum,
-                                 0.0f);
+inline void weigh_by_max(thread Tensor& scores, thread Row& row_max, thread Row& total,
+                         bool is_far) {
+  if (is_far) {
 #pragma unroll
-  for (uint16_t i = 0; i < total.get_capacity(); ++i) {
-    if (total.is_valid_element(i)) {
-      total[i] = total[i] * factor[i] + row_values[i];
+    for (auto it = scores.begin(); it != scores.end(); ++it) {
+      if (it.is_valid_element()) {
+        *it -= *row_max.map_iterator(it);
+      }
+    }
+    fill(row_max, 0.0f);
+  }
+#pragma unroll
+  for (uint16_t i = 0; i < row_max.get_capacity(); ++i) {
+    row_max[i] *= kLog2E;
+  }
+  weigh(scores, row_max, total, kLog2E);
+}
+
+template <typename Tensor, typename Row>
+inline void rescale(thread Tensor& sums, thread Row& factor) {
+#pragma unroll
+  for (auto it = sums.begin(); it != sums.end(); ++it) {
+    if (it.is_valid_element()) {
+      *it *= *factor.map_iterator(it);
     }
   }
+}
+
+template <typename Row>
+inline void rescale_rows(thread Row& total, thread Row& factor) {
+#pragma unroll
+  for (uint16_t i = 0; i < total.get_capacity(); ++i) {
+    total[i] *= factor[i];
+  }
+}
+
+// Online softmax of a block of scores. Returns true if earlier sums are to be multiplied by
+// `factor`. row_values: memory for one value per row. total: sums of this thread's weights of each
+// row (see add_threads).
+template <typename Tensor, typename Row>
+inline bool weigh_block(thread Tensor& scores, thread Row& row_values, thread Row& running_max,
+                        thread Row& factor, thread Row& total, thread bool& is_far) {
+  ::mpp::tensor_ops::reduce_rows(scores, row_values, ::mpp::tensor_ops::reduction_operation::max,
+                                 -INFINITY);
+  const bool is_new = raise_max(running_max, factor, row_values, 1.0f, kLog2E);
+  if (is_new) {
+    is_far = is_any_far(row_values);
+    rescale_rows(total, factor);
+  }
+  weigh_by_max(scores, row_values, total, is_far);
   return is_new;
+}
+
+// weigh_block() for products that become exponents of base 2 if they are multiplied by `by`, which
+// also rescales `sums`; the running max is one of exponents. They need no is_far: differences are rounded once, and weights
+// are relative to the exponent that the max is rounded to.
+template <typename Tensor, typename Sums, typename Row>
+inline void weigh_bare_block(thread Tensor& products, thread Sums& sums, thread Row& row_values,
+                             thread Row& running_max, thread Row& factor, thread Row& total,
+                             float by) {
+  ::mpp::tensor_ops::reduce_rows(products, row_values, ::mpp::tensor_ops::reduction_operation::max,
+                                 -INFINITY);
+  if (raise_max(running_max, factor, row_values, by, 1.0f)) {
+    rescale_rows(total, factor);
+    rescale(sums, factor);
+  }
+  weigh(products, row_values, total, by);
+}
+
+// Replaces sums over each thread's weights by those of rows. scores: memory.
+template <typename Tensor, typename Row>
+inline void add_threads(thread Row& total, thread Tensor& scores) {
+#pragma unroll
+  for (auto it = scores.begin(); it != scores.end(); ++it) {
+    if (it.is_valid_element()) {
+      thread float& mine = *total.map_iterator(it);
+      *it = mine;
+      mine = 0.0f;
+    }
+  }
+  ::mpp::tensor_ops::reduce_rows(scores, total, ::mpp::tensor_ops::reduction_operation::sum, 0.0f);
 }
 
 template <typename Tensor, typename T>
@@ -629,16 +692,6 @@ inline void drop_weights(thread Tensor& weights, SimdgroupQueries<T> mine, int a
       const auto in_tile = weights.get_multidimensional_index(i);
       const bool keeps = mine.dropout.keeps(mine.first + in_tile[1], at + in_tile[0]);
       weights[i] = keeps ? weights[i] : 0.0f;
-    }
-  }
-}
-
-template <typename Tensor, typename Row>
-inline void rescale(thread Tensor& sums, thread Row& factor) {
-#pragma unroll
-  for (auto it = sums.begin(); it != sums.end(); ++it) {
-    if (it.is_valid_element()) {
-      *it *= *factor.map_iterator(it);
     }
   }
 }
@@ -667,6 +720,49 @@ inline void add_values(thread Scores& scores, thread Weights& weights, thread Le
     left.load(memory);
     add.run(left, values, sums);
   }
+}
+
+// Attends to a tile of keys and values.
+template <typename Tile, typename T, typename Staging, typename Query, typename Scores,
+          typename Weights, typename Left, typename Sums, typename Row>
+inline void attend(thread Staging& staged, thread Query& q, thread Scores& scores,
+                   thread Weights& weights, thread Left& left, thread Sums& sums,
+                   thread Row& row_values, thread Row& running_max, thread Row& factor,
+                   thread Row& total, thread bool& is_far, SimdgroupQueries<T> mine, int at,
+                   threadgroup T* stored) {
+  typename Tile::Multiply multiply;
+  typename Staging::Tokens keys = staged.keys();
+  multiply.run(q, keys, scores);
+  make_scores(scores, mine, at);
+  const bool is_new = weigh_block(scores, row_values, running_max, factor, total, is_far);
+  if (mine.dropout.drops) {
+    drop_weights(scores, mine, at);
+  }
+  if (is_new) {
+    rescale(sums, factor);
+  }
+  typename Staging::Tokens values = staged.values();
+  add_values<Tile>(scores, weights, left, values, sums, stored);
+}
+
+// attend() if weights are_bare(). IS_WHOLE: all queries see all keys of the tile.
+template <typename Tile, bool IS_WHOLE, typename T, typename Staging, typename Query,
+          typename Scores, typename Weights, typename Left, typename Sums, typename Row>
+inline void attend_bare(thread Staging& staged, thread Query& q, thread Scores& scores,
+                        thread Weights& weights, thread Left& left, thread Sums& sums,
+                        thread Row& row_values, thread Row& running_max, thread Row& factor,
+                        thread Row& total, SimdgroupQueries<T> mine, int at,
+                        threadgroup T* stored) {
+  typename Tile::Multiply multiply;
+  typename Staging::Tokens keys = staged.keys();
+  multiply.run(q, keys, scores);
+  if (!IS_WHOLE) {
+    hide(scores, mine, at);
+  }
+  weigh_bare_block(scores, sums, row_values, running_max, factor, total,
+                   mine.make.scale * kLog2E);
+  typename Staging::Tokens values = staged.values();
+  add_values<Tile>(scores, weights, left, values, sums, stored);
 }
 
 // Computes each row's lse, into row_lse, and what normalises its sums, into `factor`.
@@ -709,11 +805,10 @@ inline void store_rows_of_simdgroup(device T* out, device float* lse, thread Ten
 
 // FlashAttention forward in half precision: each simdgroup has 16 queries and keeps their scores in
 // a cooperative tensor; tiles of keys and values are shared in threadgroup memory. Exponentials are
-// in base 2. Threadgroups have kThreads threads; the bound on threads is one on registers, so that
-// three of them, or two, share a multiprocessor where lines are staged by the GPU.
+// in base 2. Where lines are staged by the GPU, the bound on threads is one on registers, so that
+// two threadgroups share a multiprocessor.
 template <typename T, int FEATURES>
-[[max_total_threads_per_threadgroup(has_staged_lines ? (FEATURES <= 64 ? 384 : 256)
-                                                     : attention::kThreads)]] kernel void
+[[max_total_threads_per_threadgroup(has_staged_lines ? 512 : attention::kThreads)]] kernel void
 attention_forward_by_simdgroups(
     device T* out [[buffer(0)]], device float* lse [[buffer(1)]],
     device const T* query [[buffer(2)]], device const T* key [[buffer(3)]],
@@ -757,29 +852,44 @@ attention_forward_by_simdgroups(
   fill(sums, 0.0f);
   fill(running_max, -INFINITY);
   fill(total, 0.0f);
-  bool is_far = false;  // see is_any_far
+  threadgroup T* const stored = stored_weights + simdgroup * (Tile::rows * Tile::columns);
 
   const attention::Range seen = attention::keys_seen(s, p, tile.first, Tile::rows_of_group);
   const int begin = seen.begin / Tile::columns * Tile::columns;
   staged.begin(begin, seen.end);
-  for (int at = begin; at < seen.end; at += Tile::columns) {
-    staged.take(at, seen.end);
-    Tokens keys = staged.keys();
-    multiply.run(q, keys, scores);
-
-    const float by = mask_block<Tile>(scores, mine, at, p);
-    const bool is_new = weigh_block(scores, row_values, running_max, factor, total, is_far, by);
-    if (p.drops) {
-      drop_weights(scores, mine, at);
+  const attention::Range by_all = keys_seen_by_all(s, tile.first, Tile::rows_of_group, p);
+  const int end_by_all =
+      min(staged.end_of_whole_tiles(seen.end), by_all.end - Tile::columns + 1);
+  int at = begin;
+  if (are_bare(mine)) {
+    while (at < seen.end) {
+      if (at < by_all.begin || at >= end_by_all) {
+        staged.take(at, seen.end);
+        attend_bare<Tile, false>(staged, q, scores, weights, left, sums, row_values, running_max,
+                                 factor, total, mine, at, stored);
+        at += Tile::columns;
+      } else {
+        for (; at < end_by_all; at += Tile::columns) {
+          staged.take_whole(at, seen.end);
+          attend_bare<Tile, true>(staged, q, scores, weights, left, sums, row_values, running_max,
+                                  factor, total, mine, at, stored);
+        }
+      }
     }
-    if (is_new) {
-      rescale(sums, factor);
+#pragma unroll
+    for (uint16_t i = 0; i < running_max.get_capacity(); ++i) {
+      running_max[i] *= kLn2;
     }
-    Tokens values = staged.values();
-    add_values<Tile>(scores, weights, left, values, sums,
-                     stored_weights + simdgroup * (Tile::rows * Tile::columns));
+  } else {
+    bool is_far = false;  // see is_any_far
+    for (; at < seen.end; at += Tile::columns) {
+      staged.take(at, seen.end);
+      attend<Tile>(staged, q, scores, weights, left, sums, row_values, running_max, factor, total,
+                   is_far, mine, at, stored);
+    }
   }
 
+  add_threads(total, scores);
   finish_rows(row_values, factor, running_max, total, s, p, sinks);
   store_rows_of_simdgroup(out + attention::offset_of(p.out, s.batch, s.head, s.first_query),
                           lse + attention::rows_of(s, p), sums, factor, row_values, mine.first,

@@ -372,18 +372,21 @@ void attention_forward(Plan& plan, const AttentionForward& call, const Device& d
   }
   given.parameters.out = attention_strides(call.out);
   given.parameters.has_key_scale = static_cast<bool>(call.k_scale);
-  const auto tile = device.has_tensors && sizes.value_size <= kMostTileFeatures
-                        ? static_cast<int64_t>(AttentionTile::kRowsOfTensors)
-                        : kTileQueries;
   const auto most = std::max(sizes.head_size, sizes.value_size);
   const auto type = call.inputs.query.type;
   const bool by_simdgroups = device.has_tensors && most <= kMostTileFeatures &&
                              type != Type::kFloat && !device.a_thread_for_each_element;
+  const bool by_warpgroups = by_simdgroups && device.has_warpgroups;
+  const auto tile = by_warpgroups ? static_cast<int64_t>(AttentionTile::kRowsOfWarpgroups)
+                    : device.has_tensors && sizes.value_size <= kMostTileFeatures
+                        ? static_cast<int64_t>(AttentionTile::kRowsOfTensors)
+                        : kTileQueries;
+  const auto threads = by_warpgroups ? 2 * kAttentionThreads : kAttentionThreads;
   const auto groups = attention_groups(sizes, sizes.queries, tile, sizes.heads, "queries");
   plan.launch(kAttention,
               Name(by_simdgroups ? "attention_forward_by_simdgroups_" : "attention_forward_") +
                   attention_compiled_for(by_simdgroups ? most : sizes.value_size).name + type,
-              grid_of_threadgroups(groups, kAttentionThreads), call.out, call.lse, given.query,
+              grid_of_threadgroups(groups, threads), call.out, call.lse, given.query,
               given.key, given.value, given.mask, given.sinks, given.slopes, given.cu_queries,
               given.cu_keys, given.lengths, given.random, call.k_scale, given.parameters);
 }

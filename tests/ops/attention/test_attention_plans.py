@@ -11,6 +11,7 @@ from metalops.ops._cuda.attention_call import Call
 from .helpers import products_of
 
 H100 = plans.Limits(multiprocessors=132, has_tensors=True)
+H200 = H100._replace(has_warpgroups=True)
 M1 = plans.Limits()  # simdgroup matrices
 M5 = plans.Limits(has_tensors=True)
 FORWARD = (
@@ -80,6 +81,10 @@ def groups(launch):
         (M5, {}, "attention_forward_by_simdgroups_64_half", 64),
         (H100, {}, "attention_forward_by_simdgroups_64_half", 64),
         (H100, {"dtype": torch.float32}, "attention_forward_64_float", 64),
+        (H200, {}, "attention_forward_by_simdgroups_64_half", 128),
+        (H200, {"features": 96}, "attention_forward_by_simdgroups_96_half", 128),
+        (H200, {"dtype": torch.float32}, "attention_forward_64_float", 64),
+        (H200, {"features": 33, "values": 129}, "attention_forward_256_half", 32),
         (H100, {"features": 96, "values": 33}, "attention_forward_by_simdgroups_96_half", 64),
         (H100, {"features": 256, "values": 33}, "attention_forward_64_half", 64),
         (H100, {"features": 33, "values": 129}, "attention_forward_256_half", 32),
@@ -95,7 +100,7 @@ def groups(launch):
 def test_one_kernel_for_the_features_and_the_device(limits, sizes, kernel, rows):
     (launch,) = forward(operands(**sizes), limits).steps
     assert (launch.family, launch.kernel, launch.has_products) == ("attention", kernel, True)
-    assert launch.group == (128,)
+    assert launch.group == (256 if rows == 128 else 128,)
     assert groups(launch) == 2 * 4 * -(-70 // rows)
 
 

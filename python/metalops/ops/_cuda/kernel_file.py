@@ -100,6 +100,13 @@ def multiprocessors(tensor: Tensor) -> int:
     return torch.cuda.get_device_properties(tensor.device).multi_processor_count
 
 
+def has_warpgroups(tensor: Tensor) -> bool:
+    """Returns true if kernels for the tensor's GPU, which use tensors, are compiled for wgmma."""
+    from ...cuda import device
+
+    return has_tensors() and device.architecture(tensor.get_device()) == "sm_90a"
+
+
 def errors_of(tensor: Tensor) -> int:
     """Returns the buffer in which kernels on the tensor's GPU report errors, which a later launch raises."""
     from ...cuda import errors

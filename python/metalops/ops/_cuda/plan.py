@@ -35,7 +35,7 @@ _KEPT = 512  # plans
 _MOST_DIMS = 4
 _ALIGNMENT = 64  # View::kMemory
 _VIEW = struct.Struct(f"<4i?7xq{2 * _MOST_DIMS}q")
-_DEVICE = struct.Struct("<q??6x")
+_DEVICE = struct.Struct("<q???5x")
 
 # By the numbers of c10::ScalarType.
 _DTYPES = [
@@ -201,6 +201,7 @@ class Limits(NamedTuple):
     multiprocessors: int = 0
     a_thread_for_each_element: bool = False
     has_tensors: bool = False
+    has_warpgroups: bool = False
 
 
 def _place(view: _View) -> Place:
@@ -446,7 +447,11 @@ Launcher = Callable[[Launch, Sequence[Tensor | bytes | str | None]], None]
 
 def run(name: str, like: Tensor, **arguments: Tensor | float | None) -> list[Tensor]:
     """Runs the plan of a call on the GPU of `like`, and returns its results. Raises TooLarge before anything runs."""
-    limits = Limits(kernel_file.multiprocessors(like), has_tensors=kernel_file.has_tensors())
+    limits = Limits(
+        kernel_file.multiprocessors(like),
+        has_tensors=kernel_file.has_tensors(),
+        has_warpgroups=kernel_file.has_warpgroups(like),
+    )
     plan, tensors = functions().plan(name, limits, arguments)
     return execute(plan, tensors, like, lambda launch, values: _launch(launch, values, like))
 

@@ -984,8 +984,9 @@ MSL_INLINE void reduce_tile(Source& source, Destination& destination, Operation 
   // Reduces the lane's own rows or columns, then across the lanes that share them.
   constexpr int length = Dimension == 0 ? rows : columns;
   constexpr int mine = Dimension == 0 ? Tile::down * 2 : Tile::across * 4;
-  Wide partial[mine] = {};
-  bool begun[mine] = {};
+  // Two of each, so that only every other operation waits for the one before.
+  Wide parts[mine][2] = {};
+  bool begun[mine][2] = {};
   MSL_UNROLLED
   for (int slot = 0; slot < Tile::capacity; ++slot) {
     // In tiles whose sides are multiples of 8, a slot exists in all lanes or in none.
@@ -994,11 +995,16 @@ MSL_INLINE void reduce_tile(Source& source, Destination& destination, Operation 
     const int fragment = slot / 8;
     const int i = Dimension == 0 ? fragment / Tile::across * 2 + slot % 8 / 4
                                  : fragment % Tile::across * 4 + slot % 4;
-    partial[i] = begun[i] ? combine(partial[i], elements[slot]) : elements[slot];
-    begun[i] = true;
+    const int part = slot / 2 & 1;
+    parts[i][part] = begun[i][part] ? combine(parts[i][part], elements[slot]) : elements[slot];
+    begun[i][part] = true;
   }
+  Wide partial[mine];
   MSL_UNROLLED
   for (int i = 0; i < mine; ++i) {
+    partial[i] = !begun[i][1]   ? parts[i][0]
+                 : !begun[i][0] ? parts[i][1]
+                                : combine(parts[i][0], parts[i][1]);
     MSL_UNROLLED
     for (uint distance = Dimension == 0 ? 1 : 4; distance < (Dimension == 0 ? 4u : 32u);
          distance *= 2) {

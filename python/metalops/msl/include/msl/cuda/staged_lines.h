@@ -16,8 +16,8 @@ inline constexpr bool has_staged_lines = MSL_WARPGROUPS && MSL_COOPERATIVE_LAYOU
 // Lines of Features 16-bit elements in shared memory, a right operand of matmul2d. Its operation
 // has the scope of one simdgroup and 16 rows; all simdgroups of a threadgroup, a multiple of four,
 // run it together with the same lines: each four of them multiply 64 rows. The left operand is a
-// cooperative tensor, or lines, 16 for each simdgroup. The columns of the lines are in panels, each
-// laid out as the tensor cores read it.
+// cooperative tensor, or lines, 16 for each simdgroup: their memory is that of the four simdgroups'.
+// The columns of the lines are in panels, each laid out as the tensor cores read it.
 template <class T, int Lines, int Features>
 struct staged_lines {
   using value_type = T;
@@ -50,10 +50,9 @@ struct element_of_operand<staged_lines<T, Lines, Features>> {
 template <class T, int Lines, int Features, int Threads>
 struct LineLoader {
   using Tile = staged_lines<T, Lines, Features>;
-  static constexpr int all = Lines * Tile::chunks, turns = all / Threads;
+  static constexpr int all = Lines * Tile::chunks, turns = (all + Threads - 1) / Threads;
   // Turns lie a whole number of lines apart, a multiple of eight: their places are, too.
   static constexpr bool is_regular = Threads % Tile::chunks == 0 && Threads / Tile::chunks % 8 == 0;
-  static_assert(all % Threads == 0);
   const T* from;
   long stride;
   int features;
@@ -62,6 +61,9 @@ struct LineLoader {
 
   MSL_INLINE int line(int turn) const { return (thread + turn * Threads) / Tile::chunks; }
   MSL_INLINE int chunk(int turn) const { return (thread + turn * Threads) % Tile::chunks; }
+  MSL_INLINE bool has(int turn) const {
+    return all % Threads == 0 || thread + turn * Threads < all;
+  }
   MSL_INLINE abi::u32 place(int turn) const {
     if constexpr (is_regular) {
       constexpr int lines = Threads / Tile::chunks;
@@ -84,12 +86,15 @@ struct LineLoader {
         const abi::u64 at = begin + abi::u64(line(0) * stride + chunk(0) * 8) * 2;
         const abi::u64 apart = abi::u64(Threads / Tile::chunks * stride) * 2;
         MSL_UNROLLED
-        for (int i = 0; i < turns; ++i) copy_ahead(to + place(i), at + i * apart);
+        for (int i = 0; i < turns; ++i) {
+          if (has(i)) copy_ahead(to + place(i), at + i * apart);
+        }
         return;
       }
     }
     MSL_UNROLLED
     for (int i = 0; i < turns; ++i) {
+      if (!has(i)) break;
       const int left = features - chunk(i) * 8;
       const int bytes = line(i) >= lines || left <= 0 ? 0 : left >= 8 ? 16 : left * 2;
       const abi::u64 apart = abi::u64(line(i) * stride + chunk(i) * 8) * 2;
@@ -101,6 +106,7 @@ struct LineLoader {
   MSL_INLINE void copy_elements(abi::u32 to, const T* begin, int lines) const {
 #pragma unroll 1
     for (int i = 0; i < turns; ++i) {
+      if (!has(i)) break;
       const int left = line(i) < lines ? features - chunk(i) * 8 : 0;
       const T* const at = begin + line(i) * stride + chunk(i) * 8;
       abi::u32 words[4];
@@ -184,12 +190,10 @@ struct LeftInRegisters {
 template <class Lines>
 struct LeftInLines {
   using Panel = typename Lines::Panel;
-  abi::u64 first;  // matrix of the warpgroup
-  MSL_INLINE explicit LeftInLines(const Lines& lines) {
-    const int warpgroup = ::__shfl_sync(~0u, int(index_in_threadgroup() / 128), 0);
-    first = matrix_at(matrix_in_memory<Lines::width * 2>(0, Lines::width * 16),
-                      lines.memory + abi::u32(warpgroup * Panel::address(64, 0)));
-  }
+  abi::u64 first;
+  MSL_INLINE explicit LeftInLines(const Lines& lines)
+      : first(matrix_at(matrix_in_memory<Lines::width * 2>(0, Lines::width * 16),
+                        lines.memory)) {}
   template <int N, bool RightDeep>
   MSL_INLINE void multiply(float* sums, int k, abi::u64 right, bool adds) const {
     const int at = k / Lines::width * Panel::bytes + k % Lines::width * 2;
@@ -240,7 +244,7 @@ MSL_INLINE void multiply_staged_lines(const L& left, const R& right, Dst& destin
   static_assert(same<element_of_operand_t<L>, T> && same<typename Dst::value_type, float>,
                 "Staged lines are multiplied by elements of the same type, to float");
   constexpr bool accumulates = D.matmul_mode == matmul2d_descriptor::mode::multiply_accumulate;
-  float sums[D.n / 2] = {};
+  float sums[D.n / 2];  // the first products replace them if they are not added
   if constexpr (accumulates) to_warp_from<16, D.n>(destination, sums);
   if constexpr (is_staged<L>) {
     multiply_by_lines<D.transpose_right, accumulates>(LeftInLines<L>(left), right, sums);
@@ -296,21 +300,36 @@ class line_ring {
     const Loader<Simdgroups * 16> loader{from, stride, features, thread(), is_aligned};
     loader.bring(memory_, 0, count);
     msl_impl::end_of_copies();
-    return {memory_};
+    // The warpgroup has its own lines, at an address in uniform registers.
+    return {memory_ + abi::u32(::__shfl_sync(~0u, thread() / 128, 0) *
+                               rows::Panel::address(64, 0))};
+  }
+  // Begins with the tiles at line `at`, after bring_rows(). Called by all threads.
+  MSL_INLINE void begin(int at, int end) {
+    bring(at, end);
+    msl_impl::wait_for_copies<0>();
+    msl_impl::show_to_tensor_cores();
+  }
+  // Returns the line before which tiles may be taken by take_boxes(), with the same `end`.
+  MSL_INLINE int end_of_boxes(int end) const {
+    const int boxes = has_boxes_ ? count_ / Lines * Lines : 0;
+    return boxes >= end ? end : boxes - Lines;
+  }
+  // wait(at) and bring(at + Lines, end) for tiles that the copy engine copies.
+  MSL_INLINE void take_boxes(int at, int end) {
+    turn_ = ::__shfl_sync(~0u, turn_ + 1, 0);  // in uniform registers
+    wait_for_boxes();
+    ::__syncthreads();
+    if (at + Lines < end) bring_boxes(at + Lines);
   }
   // Starts to copy the tiles that begin at line `at`, unless that is at or behind `end`. Called by
   // all threads.
   MSL_INLINE void bring(int at, int end) {
     if (at >= end) return;
-    const int next = stage_ ^ 1;
     if (are_boxes(at)) {
-      if (thread() == 0) {
-        msl_impl::expect_bytes(barrier(next), 2 * lines::bytes);
-        first_boxes_.bring(tile(next, 0), at, barrier(next));
-        second_boxes_.bring(tile(next, 1), at, barrier(next));
-      }
-      ::__syncwarp();
+      bring_boxes(at);
     } else {
+      const int next = stage() ^ 1;
       first_.bring(tile(next, 0), at, count_ - at);
       second_.bring(tile(next, 1), at, count_ - at);
       msl_impl::end_of_copies();
@@ -319,20 +338,17 @@ class line_ring {
   // Waits for the tiles at line `at`, for which bring() has been called last. Called by all
   // threads; afterwards the tiles before those may be replaced.
   MSL_INLINE void wait(int at) {
-    stage_ ^= 1;
+    ++turn_;
     if (are_boxes(at)) {
-      msl_impl::wait_at(barrier(stage_), parities_ >> stage_ & 1);
-      parities_ ^= 1u << stage_;
-    }
-    if (!are_boxes(at) || !has_begun_) {
+      wait_for_boxes();
+    } else {
       msl_impl::wait_for_copies<0>();
       msl_impl::show_to_tensor_cores();
-      has_begun_ = true;
     }
     ::__syncthreads();
   }
-  MSL_INLINE lines first() const { return {tile(stage_, 0)}; }
-  MSL_INLINE lines second() const { return {tile(stage_, 1)}; }
+  MSL_INLINE lines first() const { return {tile(stage(), 0)}; }
+  MSL_INLINE lines second() const { return {tile(stage(), 1)}; }
 
  private:
   static MSL_INLINE int thread() {
@@ -343,11 +359,23 @@ class line_ring {
   }
   MSL_INLINE abi::u32 barrier(int stage) const { return memory_ + abi::u32(bytes + stage * 8); }
   MSL_INLINE bool are_boxes(int at) const { return has_boxes_ && at + Lines <= count_; }
+  MSL_INLINE void bring_boxes(int at) const {
+    const int next = stage() ^ 1;
+    if (thread() == 0) {
+      msl_impl::expect_bytes(barrier(next), 2 * lines::bytes);
+      first_boxes_.bring(tile(next, 0), at, barrier(next));
+      second_boxes_.bring(tile(next, 1), at, barrier(next));
+    }
+    ::__syncwarp();
+  }
+  // Boxes come before all other tiles: those of each turn have been copied to their stage.
+  MSL_INLINE void wait_for_boxes() const { msl_impl::wait_at(barrier(stage()), turn_ >> 1 & 1); }
+  MSL_INLINE int stage() const { return turn_ & 1; }
   Loader<Lines> first_, second_;
   Boxes first_boxes_, second_boxes_;
-  bool has_boxes_ = false, has_begun_ = false;
-  abi::u32 memory_, parities_ = 0;
-  int count_, stage_ = 1;  // the pair of tiles that is multiplied
+  bool has_boxes_ = false;
+  abi::u32 memory_;
+  int count_, turn_ = -1;  // of the pair of tiles that is multiplied
 };
 
 }  // namespace msl::mpp::tensor_ops

@@ -216,7 +216,9 @@ struct ScopeTile {
     TilePlace in = Tile::place(thread % 32, slot);
     in.row += Part::first_row(simdgroup);
     in.column += Part::first_column(simdgroup);
-    in.exists = in.exists && simdgroup < uint(Simdgroups) && in.row < M && in.column < N;
+    if constexpr (Simdgroups != 1) {  // else the tile is the whole one
+      in.exists = in.exists && simdgroup < uint(Simdgroups) && in.row < M && in.column < N;
+    }
     return in;
   }
 };

@@ -183,7 +183,7 @@ struct ReductionLayout<0, D, Scope, L, R> {
   static constexpr bool expands = true;
   static MSL_INLINE constexpr Coordinates coordinates(uint thread, uint slot) {
     const int row = WarpTile<D.m, D.n>::row_of_lane(abi::warp_lane_of(thread & 31)) + int(slot) * 8;
-    return {{row, 0}, row < D.m};
+    return {{row, 0}, D.m % 16 == 0 || row < D.m};
   }
   static MSL_INLINE constexpr bool stores(uint thread, uint) {
     return WarpTile<D.m, D.n>::column_of_lane(abi::warp_lane_of(thread & 31)) == 0;
