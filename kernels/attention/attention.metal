@@ -502,8 +502,9 @@ template <typename T, typename Tile>
 using TokensOf = StagedTokens<T, Tile>;
 #endif
 
-// Returns true if weights depend on positions by the window alone, and their exponents of base 2 are
-// products times a factor: those of bfloat can be so large that a larger factor makes them infinite.
+// Returns true if weights depend on positions by the window alone, and their exponents of base 2
+// are products times a factor: those of bfloat can be so large that a larger factor makes them
+// infinite.
 template <typename T>
 inline bool are_bare(SimdgroupQueries<T> mine) {
   const float most = is_same<T, half>::value ? 1e20f : 0.5f;
@@ -655,8 +656,8 @@ inline bool weigh_block(thread Tensor& scores, thread Row& row_values, thread Ro
 }
 
 // weigh_block() for products that become exponents of base 2 if they are multiplied by `by`, which
-// also rescales `sums`; the running max is one of exponents. They need no is_far: differences are rounded once, and weights
-// are relative to the exponent that the max is rounded to.
+// also rescales `sums`; the running max is one of exponents. They need no is_far: differences are
+// rounded once, and weights are relative to the exponent that the max is rounded to.
 template <typename Tensor, typename Sums, typename Row>
 inline void weigh_bare_block(thread Tensor& products, thread Sums& sums, thread Row& row_values,
                              thread Row& running_max, thread Row& factor, thread Row& total,
@@ -759,8 +760,7 @@ inline void attend_bare(thread Staging& staged, thread Query& q, thread Scores& 
   if (!IS_WHOLE) {
     hide(scores, mine, at);
   }
-  weigh_bare_block(scores, sums, row_values, running_max, factor, total,
-                   mine.make.scale * kLog2E);
+  weigh_bare_block(scores, sums, row_values, running_max, factor, total, mine.make.scale * kLog2E);
   typename Staging::Tokens values = staged.values();
   add_values<Tile>(scores, weights, left, values, sums, stored);
 }
@@ -858,8 +858,7 @@ attention_forward_by_simdgroups(
   const int begin = seen.begin / Tile::columns * Tile::columns;
   staged.begin(begin, seen.end);
   const attention::Range by_all = keys_seen_by_all(s, tile.first, Tile::rows_of_group, p);
-  const int end_by_all =
-      min(staged.end_of_whole_tiles(seen.end), by_all.end - Tile::columns + 1);
+  const int end_by_all = min(staged.end_of_whole_tiles(seen.end), by_all.end - Tile::columns + 1);
   int at = begin;
   if (are_bare(mine)) {
     while (at < seen.end) {

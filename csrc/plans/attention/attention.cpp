@@ -386,9 +386,9 @@ void attention_forward(Plan& plan, const AttentionForward& call, const Device& d
   plan.launch(kAttention,
               Name(by_simdgroups ? "attention_forward_by_simdgroups_" : "attention_forward_") +
                   attention_compiled_for(by_simdgroups ? most : sizes.value_size).name + type,
-              grid_of_threadgroups(groups, threads), call.out, call.lse, given.query,
-              given.key, given.value, given.mask, given.sinks, given.slopes, given.cu_queries,
-              given.cu_keys, given.lengths, given.random, call.k_scale, given.parameters);
+              grid_of_threadgroups(groups, threads), call.out, call.lse, given.query, given.key,
+              given.value, given.mask, given.sinks, given.slopes, given.cu_queries, given.cu_keys,
+              given.lengths, given.random, call.k_scale, given.parameters);
 }
 
 void attention_backward(Plan& plan, const AttentionBackward& call, const Device& device) {

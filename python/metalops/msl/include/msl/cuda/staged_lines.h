@@ -16,8 +16,8 @@ inline constexpr bool has_staged_lines = MSL_WARPGROUPS && MSL_COOPERATIVE_LAYOU
 // Lines of Features 16-bit elements in shared memory, a right operand of matmul2d. Its operation
 // has the scope of one simdgroup and 16 rows; all simdgroups of a threadgroup, a multiple of four,
 // run it together with the same lines: each four of them multiply 64 rows. The left operand is a
-// cooperative tensor, or lines, 16 for each simdgroup: their memory is that of the four simdgroups'.
-// The columns of the lines are in panels, each laid out as the tensor cores read it.
+// cooperative tensor, or lines, 16 for each simdgroup: their memory is that of the four
+// simdgroups'. The columns of the lines are in panels, each laid out as the tensor cores read it.
 template <class T, int Lines, int Features>
 struct staged_lines {
   using value_type = T;
@@ -192,8 +192,7 @@ struct LeftInLines {
   using Panel = typename Lines::Panel;
   abi::u64 first;
   MSL_INLINE explicit LeftInLines(const Lines& lines)
-      : first(matrix_at(matrix_in_memory<Lines::width * 2>(0, Lines::width * 16),
-                        lines.memory)) {}
+      : first(matrix_at(matrix_in_memory<Lines::width * 2>(0, Lines::width * 16), lines.memory)) {}
   template <int N, bool RightDeep>
   MSL_INLINE void multiply(float* sums, int k, abi::u64 right, bool adds) const {
     const int at = k / Lines::width * Panel::bytes + k % Lines::width * 2;
@@ -301,8 +300,8 @@ class line_ring {
     loader.bring(memory_, 0, count);
     msl_impl::end_of_copies();
     // The warpgroup has its own lines, at an address in uniform registers.
-    return {memory_ + abi::u32(::__shfl_sync(~0u, thread() / 128, 0) *
-                               rows::Panel::address(64, 0))};
+    return {memory_ +
+            abi::u32(::__shfl_sync(~0u, thread() / 128, 0) * rows::Panel::address(64, 0))};
   }
   // Begins with the tiles at line `at`, after bring_rows(). Called by all threads.
   MSL_INLINE void begin(int at, int end) {

@@ -36,8 +36,7 @@ struct WarpTile {
     const uint in_warp = abi::warp_lane_of(lane & 31);
     const int row = row_of_lane(in_warp) + row_of_slot(slot);
     const int column = column_of_lane(in_warp) + column_of_slot(slot);
-    return {row, column,
-            (Rows % 16 == 0 || row < Rows) && (Columns % 16 == 0 || column < Columns)};
+    return {row, column, (Rows % 16 == 0 || row < Rows) && (Columns % 16 == 0 || column < Columns)};
   }
   static MSL_INLINE constexpr TileOwner owner(int row, int column) {
     const uint fragment = uint(row / 16 * across + column / 16);
