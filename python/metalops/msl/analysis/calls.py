@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import functools
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 
 from ..source.vocabulary import (
     BARRIER,
@@ -304,12 +304,7 @@ class CallGraph:
 
     def function_around(self, node) -> Function | None:
         """Returns the function whose definition a node is in; None outside of functions."""
-        function = self._plain_around(node)
-        if function is not None:
-            return function
-        while node is not None and node.type != "function_definition":
-            node = node.parent
-        return None if node is None else self.function_of(node)
+        return self._plain_around(node) or self.function_of(_item_around(node, ()))
 
     def _plain_around(self, node) -> Function | None:
         """Returns the function in whose body a node is, if that declares no classes; else None. A parser's node finds its
@@ -628,8 +623,7 @@ class CallGraph:
         """Returns the scopes and the place of the function around a node."""
         function = self._plain_around(node)
         if function is None:
-            while node.type != "function_definition" and node.parent.type not in _ROOMS:
-                node = node.parent
+            node = _item_around(node, _ROOMS)
             function = self.function_of(node)
         if function is None:
             return self.scopes(node), Place((), False)
@@ -665,6 +659,16 @@ class CallGraph:
         return name in SYNCHRONISING or not (
             name in self.lookup.functions or name in self.types_and_variables
         )
+
+
+def _item_around(node, rooms: Container[str]):
+    """Returns the function definition that a node is in; without one, the item of a node of one of the types `rooms` that
+    it is in, or else the root."""
+    while node.type != "function_definition" and node.parent is not None:
+        if node.parent.type in rooms:
+            break
+        node = node.parent
+    return node
 
 
 def _is_defined_here(node) -> bool:

@@ -48,9 +48,7 @@ def reserved_name(name: str) -> str:
 def erased_names(source: Source) -> Iterator[tuple[int, str]]:
     """Yields the offsets of address spaces and stages that stand where only a name can, with the words."""
     for word in source.words:
-        if word.text in ADDRESS_SPACES and not _is_space(source, word):
-            yield word.start, word.text
-        elif word.text in STAGES and not _is_stage(source, word):
+        if word.text in (*ADDRESS_SPACES, *STAGES) and not _is_in_place(source, word):
             yield word.start, word.text
 
 
@@ -94,11 +92,13 @@ def _is_word(token: str) -> bool:
     return token[:1].isalpha() or token[:1] == "_"
 
 
-def _is_space(source: Source, word) -> bool:
-    """Returns true if an address space stands where one can."""
+def _is_in_place(source: Source, word) -> bool:
+    """Returns true if an address space or a stage stands where one can."""
     before, after, end = _around(source, word)
     if before in _NO_TYPE_BEHIND or after in _OPERATORS:
         return False
+    if word.text in STAGES:  # before the type of a function
+        return before not in ("(", ",", "=", "<", "*", "->") and (_is_word(after) or after == "::")
     is_behind_type = _is_word(before) or before in (">", ")", "*", "&")
     if _is_word(after) or after == "::":
         return True
@@ -114,14 +114,6 @@ def _is_space(source: Source, word) -> bool:
             is_behind_type and after == ")" and _is_in_cast(source, word)
         )
     return False
-
-
-def _is_stage(source: Source, word) -> bool:
-    """Returns true if `kernel` or the like stands where it can: before the type of a function."""
-    before, after, _ = _around(source, word)
-    if before in _NO_TYPE_BEHIND or before in ("(", ",", "=", "<", "*", "->"):
-        return False
-    return (_is_word(after) and after not in _OPERATORS) or after == "::"
 
 
 def _is_in_sum(source: Source, word) -> bool:

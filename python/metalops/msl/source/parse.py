@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .queries import Queries
+
 ADDRESS_SPACES = ("device", "constant", "thread", "threadgroup", "threadgroup_imageblock")
 STAGES = ("kernel", "vertex", "fragment")
 
@@ -92,6 +94,7 @@ class Source:
         parsed = _CONVERSION.sub(lambda match: "_" * len(match.group()), self.masked)
         self.tree = tree_sitter.Parser(_language()).parse(parsed.encode("latin-1"))
         self.root = self.tree.root_node
+        self._queries = Queries(_language(), self.root)
         self._attribute_starts = [a.start for a in self.attribute_lists]
         self._word_starts = [w.start for w in self.words]
 
@@ -135,9 +138,7 @@ class Source:
 
     def captures(self, query: str, node=None) -> dict[str, list]:
         """Returns the nodes captured by a tree-sitter query, by capture name."""
-        import tree_sitter
-
-        return tree_sitter.QueryCursor(_query(query)).captures(node or self.root)
+        return self._queries.captures(query, node)
 
     def next_code(self, offset: int) -> int:
         """Returns the offset of the first character at or after `offset` that the parser sees."""
@@ -213,13 +214,6 @@ class Source:
                 blank(start, end)
         pieces.append(text[position:])
         return "".join(pieces)
-
-
-@functools.cache
-def _query(text: str):
-    import tree_sitter
-
-    return tree_sitter.Query(_language(), text)
 
 
 _BRACKETS = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|[()\[\]{}]')
