@@ -512,12 +512,15 @@ inline bool are_bare(SimdgroupQueries<T> mine) {
          !mine.dropout.drops;
 }
 
-// Returns the keys that all queries [first, first + rows) see, apart from the mask.
-inline attention::Range keys_seen_by_all(attention::Sequence s, int first, int rows,
-                                         constant AttentionParameters& p) {
+// Returns where tiles begin whose keys all queries of a group see, apart from the mask. first: the
+// first query; end: of tiles that are staged as a whole.
+template <typename Tile>
+inline attention::Range tiles_seen_by_all(attention::Sequence s, int first, int end,
+                                          constant AttentionParameters& p) {
   const int position = first + s.diagonal;
-  return {p.window_left < 0 ? 0 : position + rows - 1 - p.window_left,
-          p.window_right < 0 ? s.keys : min(s.keys, position + p.window_right + 1)};
+  const int seen = p.window_right < 0 ? s.keys : min(s.keys, position + p.window_right + 1);
+  return {p.window_left < 0 ? 0 : position + Tile::rows_of_group - 1 - p.window_left,
+          min(end, seen - Tile::columns + 1)};
 }
 
 // Hides the keys that queries do not see, apart from the mask.
@@ -631,11 +634,27 @@ inline void rescale(thread Tensor& sums, thread Row& factor) {
 }
 
 template <typename Row>
+inline void scale_rows(thread Row& rows, float factor) {
+#pragma unroll
+  for (uint16_t i = 0; i < rows.get_capacity(); ++i) {
+    rows[i] *= factor;
+  }
+}
+
+template <typename Row>
 inline void rescale_rows(thread Row& total, thread Row& factor) {
 #pragma unroll
   for (uint16_t i = 0; i < total.get_capacity(); ++i) {
     total[i] *= factor[i];
   }
+}
+
+// Begins an online softmax.
+template <typename Sums, typename Row>
+inline void begin_softmax(thread Sums& sums, thread Row& running_max, thread Row& total) {
+  fill(sums, 0.0f);
+  fill(running_max, -INFINITY);
+  fill(total, 0.0f);
 }
 
 // Online softmax of a block of scores. Returns true if earlier sums are to be multiplied by
@@ -833,11 +852,10 @@ attention_forward_by_simdgroups(
   if (tile.first >= s.queries) {
     return;
   }
-  const attention::Operands<T> of = attention::operands_of(s, p, query, key, value);
   const SimdgroupQueries<T> mine{s, tile.first + static_cast<int>(simdgroup) * Tile::rows,
                                  attention::scores_of<T>(s, p, mask, slopes, key_scale),
                                  attention::dropout_of(s, p, random)};
-  Staging staged(of, s.keys, p, packs, index);
+  Staging staged(attention::operands_of(s, p, query, key, value), s.keys, p, packs, index);
   auto loaded = multiply.template get_left_input_cooperative_tensor<T, T, float>();
   typedef typename Staging::template Queries<decltype(loaded)> Query;
   thread Query& q = staged.load_queries(loaded, s, tile.first, mine.first);
@@ -849,36 +867,30 @@ attention_forward_by_simdgroups(
   auto factor = Tile::template for_rows<Query, Tokens>();
   auto left = add.template get_left_input_cooperative_tensor<T, T, float>();
   auto sums = add.template get_destination_cooperative_tensor<decltype(left), Tokens, float>();
-  fill(sums, 0.0f);
-  fill(running_max, -INFINITY);
-  fill(total, 0.0f);
+  begin_softmax(sums, running_max, total);
   threadgroup T* const stored = stored_weights + simdgroup * (Tile::rows * Tile::columns);
 
   const attention::Range seen = attention::keys_seen(s, p, tile.first, Tile::rows_of_group);
-  const int begin = seen.begin / Tile::columns * Tile::columns;
-  staged.begin(begin, seen.end);
-  const attention::Range by_all = keys_seen_by_all(s, tile.first, Tile::rows_of_group, p);
-  const int end_by_all = min(staged.end_of_whole_tiles(seen.end), by_all.end - Tile::columns + 1);
-  int at = begin;
+  int at = seen.begin / Tile::columns * Tile::columns;
+  staged.begin(at, seen.end);
+  const attention::Range whole =
+      tiles_seen_by_all<Tile>(s, tile.first, staged.end_of_whole_tiles(seen.end), p);
   if (are_bare(mine)) {
     while (at < seen.end) {
-      if (at < by_all.begin || at >= end_by_all) {
+      if (at < whole.begin || at >= whole.end) {
         staged.take(at, seen.end);
         attend_bare<Tile, false>(staged, q, scores, weights, left, sums, row_values, running_max,
                                  factor, total, mine, at, stored);
         at += Tile::columns;
       } else {
-        for (; at < end_by_all; at += Tile::columns) {
+        for (; at < whole.end; at += Tile::columns) {
           staged.take_whole(at, seen.end);
           attend_bare<Tile, true>(staged, q, scores, weights, left, sums, row_values, running_max,
                                   factor, total, mine, at, stored);
         }
       }
     }
-#pragma unroll
-    for (uint16_t i = 0; i < running_max.get_capacity(); ++i) {
-      running_max[i] *= kLn2;
-    }
+    scale_rows(running_max, kLn2);
   } else {
     bool is_far = false;  // see is_any_far
     for (; at < seen.end; at += Tile::columns) {
