@@ -91,12 +91,45 @@ def test_plain_objective_c_and_metal_cpp_are_told_by_name_and_header(tmp_path):
         ("a.m", "int x;\n", True),
         ("a.cpp", "#include <Metal/Metal.hpp>\n", True),
         ("b.cpp", "#include <Metal/Metal.h>\n", False),
+        ("c.cpp", "#include <simd/simd.h>\n", True),
+        ("c.mm", "#include <simd/vector_types.h>\n", True),
+        ("d.cpp", "#include <simd/other.h>\n", False),
     ):
         (tmp_path / name).write_text(text)
         assert (objective_c.evidence(str(tmp_path / name)) is not None) == is_one
     assert objective_c.language("a.m")[:2] == ["-x", "objective-c"]
     assert objective_c.language("a.mm")[:2] == ["-x", "objective-c++"]
     assert objective_c.language("a.cpp")[:2] == ["-x", "c++"]
+
+
+SIMD = """
+#include <simd/simd.h>
+typedef simd_float3 f3;
+static_assert(sizeof(f3) == 16 && sizeof(simd_uchar3) == 4 && sizeof(simd_float2x3) == 32);
+extern "C" float value(int what) {
+  f3 a = simd_make_float3(1, 2, 2), b = {0, 0, -1};
+  simd_float3x3 m = {{a, b, simd_make_float3(simd_make_float2(5, 6), 7)}};
+  float values[] = {
+      simd_length(a), simd_dot(a, b), simd_cross(a, b).x, simd::normalize(a).z,
+      simd_mix(a, b, 0.5f).y, simd_clamp(a, b, a).z, simd_reduce_max(a - b), simd_abs(b).z,
+      simd_mul(m, a).x, simd_mul(m, simd_transpose(m)).columns[2][1], simd_sign(b).z,
+      simd_mul(matrix_identity_float3x3, m).columns[2].y, simd_fract(a * -0.25f).x};
+  return what < int(sizeof(values) / sizeof(float)) ? values[what] : -100;
+}
+"""
+
+
+@needs_clang
+def test_simd_vectors_have_the_layout_and_the_functions_of_apples(tmp_path):
+    source, library = tmp_path / "simd.cpp", tmp_path / "simd.so"
+    source.write_text(SIMD)
+    headers = ["-I", objective_c.APPLE_HEADERS]
+    command = [CLANG, "-std=c++20", *headers, "-shared", "-fPIC", str(source), "-o", str(library)]
+    subprocess.run(command, check=True)
+    value = ctypes.CDLL(str(library)).value
+    value.restype = ctypes.c_float
+    found = [round(value(i), 5) for i in range(14)]
+    assert found == [3, -2, -2, 0.66667, 1, 2, 3, 1, 11, 46, -1, 6, 0.75, -100]
 
 
 @pytest.mark.skipif(not (ROOT / "csrc").is_dir(), reason="the sources are not here")

@@ -62,7 +62,13 @@ CLIENTS: dict[str, Client] = {
     "mps-carafe": _of_mpsops("mps-carafe"),
     "mps-correlation": _of_mpsops("mps-correlation"),
     "mps-bitsandbytes": Client(
-        "mps-bitsandbytes", (f"{PYTEST} tests",), (IN_PLACE,), changes=CXX20
+        "mps-bitsandbytes",
+        (f"{PYTEST} tests",),
+        (IN_PLACE,),
+        known={
+            "test_fused_nf4_matmul": "its bound of 0.1 is below the spacing of float16 at its results, up to 300"
+        },
+        changes=CXX20,
     ),
     "natten-mps": Client("natten-mps", (f"{PYTEST} tests",), path=("src",)),
     "mtlgemm": Client("mtlgemm", (f"{PYTEST} tests",), (IN_PLACE,), changes=CXX20),

@@ -40,10 +40,11 @@ _NO_WARNINGS = (
 )
 
 _FRAMEWORKS = "Foundation|Metal|MetalKit|MetalPerformanceShaders(?:Graph)?|CoreFoundation|objc|Cocoa|AppKit|CoreGraphics"
+_SIMD = "(?:simd|types|vector(?:_types|_make)?|matrix(?:_types)?|geometry|common)"
 _EVIDENCE = re.compile(
     rf"""
     ^[ \t]*\#[ \t]*(?:import|include)[ \t]*<(?:{_FRAMEWORKS})/[\w./+-]+\.h>
-    | ^[ \t]*\#[ \t]*include[ \t]*<dispatch/dispatch\.h>
+    | ^[ \t]*\#[ \t]*include[ \t]*<(?:dispatch/dispatch|simd/{_SIMD})\.h>
     | @(?:autoreleasepool|interface|implementation|protocol|class|property|selector|try|catch|finally|throw|synchronized
         |available|import|encode|end|optional|required|synthesize|dynamic)\b
     | @["\[{{(\d] | @(?:YES|NO)\b
@@ -55,9 +56,10 @@ _EVIDENCE = re.compile(
     """,
     re.VERBOSE | re.MULTILINE,
 )
-# Apple's C++ interface, which is made of messages to the same objects, and whose headers use blocks.
-_METAL_CPP = re.compile(
-    r"^[ \t]*#[ \t]*include[ \t]*<(?:Foundation|Metal|QuartzCore)/\w+\.hpp>", re.MULTILINE
+# Apple's C++ interface, which is made of messages to the same objects, and whose headers use blocks; and its vector types.
+_FOR_CLANG = re.compile(
+    rf"^[ \t]*#[ \t]*include[ \t]*<(?:(?:Foundation|Metal|QuartzCore)/\w+\.hpp|simd/{_SIMD}\.h)>",
+    re.MULTILINE,
 )
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*(?:include|import)[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
 _COMMENT_OR_TEXT = re.compile(
@@ -155,9 +157,9 @@ def _own_files(source: str, include_dirs: Iterable[str]) -> list[str]:
 
 
 def evidence(source: str, include_dirs: Iterable[str] = ()) -> Evidence | None:
-    """Returns where a source is Objective-C, or, if its name is that of a C++ file, where it uses metal-cpp, which needs
-    clang, too; None if it is C++. An `.m` file always is Objective-C."""
-    pattern = _EVIDENCE if source.endswith(_OBJECTIVE_C) else _METAL_CPP
+    """Returns where a source is Objective-C, or, if its name is that of a C++ file, where it uses metal-cpp or Apple's simd
+    types, which need clang, too; None if it is C++. An `.m` file always is Objective-C."""
+    pattern = _EVIDENCE if source.endswith(_OBJECTIVE_C) else _FOR_CLANG
     for path in _own_files(source, include_dirs):
         code = _code(path)
         match = pattern.search(code)
@@ -277,7 +279,9 @@ def find_compiler(chosen: str = "") -> str | None:
 def no_compiler(found: Evidence, source: str, cxx: str, chosen: str = "") -> str:
     """Returns the sentence that says that a source needs clang, and why."""
     place = f"{'line' if _same(found.file, source) else _short(found.file) + ', line'} {found.line}"
-    is_what = "is Objective-C++" if source.endswith(_OBJECTIVE_C) else "uses metal-cpp"
+    is_what = "is Objective-C++"
+    if not source.endswith(_OBJECTIVE_C):
+        is_what = "uses Apple's simd types" if "simd/" in found.text else "uses metal-cpp"
     reason = f"metalops: {_short(source)} {is_what} ({place}: {found.text}), which "
     if chosen:
         return reason + f"OBJCXX={chosen} cannot compile; set OBJCXX to a working clang++."

@@ -1,0 +1,3 @@
+// A part of simd.h.
+#pragma once
+#include <simd/simd.h>
