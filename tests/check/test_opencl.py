@@ -155,6 +155,13 @@ RIGHT = {
           int local = 1, global = 2, generic = 3, pipe = 4;
           out[0] = local + global + generic + pipe;
         }""",
+    "the space of a variable beside that of its pointers": """
+        kernel void k(device const float* in, device float* out) {
+          thread const device float* rows[2];
+          rows[0] = in;
+          rows[1] = in + 1;
+          out[0] = rows[0][0] + rows[1][0];
+        }""",
     "atomics of both address spaces": """
         kernel void k(device atomic_uint* out, device atomic<float>* sum) {
           threadgroup atomic_int count;

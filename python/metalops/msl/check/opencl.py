@@ -7,6 +7,7 @@ another way are rewritten first, and messages that only reflect differences betw
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import re
 import shutil
@@ -17,11 +18,12 @@ from dataclasses import dataclass
 
 from ..analysis.absent import present_program
 from ..analysis.program import Program, ProgramError
+from ..analysis.types import DATA_SPACES
 from ..dialect.edits import Edits
 from ..dialect.emitted import Emitted
 from ..dialect.thread_values import with_parameters
 from ..source.locations import LineMap
-from ..source.parse import STAGES, Source
+from ..source.parse import STAGES, Source, Word
 from ..source.preprocess import Preprocessed
 from ..source.vocabulary import FRAGMENT_FUNCTIONS
 from .checked import Finding
@@ -279,8 +281,8 @@ def _rewritten(source: Source, program: Program) -> tuple[str, list[tuple[int, i
             edits.erase(function.head, function.node.end_byte)
     for attributes in source.attribute_lists:
         edits.blank(attributes.start, attributes.end)
-    for word in source.words:
-        if word.text in STAGES:
+    for word, following in itertools.zip_longest(source.words, source.words[1:]):
+        if word.text in STAGES or _is_of_variable(source, word, following):
             edits.blank(word.start, word.end)
     for literal in source.literals:
         if literal.suffix == "bf":
@@ -291,6 +293,15 @@ def _rewritten(source: Source, program: Program) -> tuple[str, list[tuple[int, i
         if _VECTOR.match(source.masked_text(node)):
             edits.wrap(node.start_byte, node.end_byte, "::metal::make<", ">")
     return edits.apply()
+
+
+def _is_of_variable(source: Source, word: Word, following: Word | None) -> bool:
+    """Returns true for the first word of `thread const device T* rows[4]`: the space of the variable, beside that of what
+    it points to. Public kernels that are built for Macs have it; OpenCL has no place for it."""
+    if word.text != "thread" or following is None or following.text not in DATA_SPACES:
+        return False
+    between = source.text[word.end : following.start]
+    return re.fullmatch(r"\s+(?:(?:const|volatile)\s+)*", between) is not None
 
 
 def _function_constants(source: Source, program: Program, edits: Edits) -> None:
