@@ -42,4 +42,5 @@ def use_built_kernels(monkeypatch):
     monkeypatch.setattr(kernel_file, "_library", library)
     monkeypatch.setattr(kernel_file, "errors_of", lambda x: errors)
     monkeypatch.setattr(kernel_file, "multiprocessors", lambda x: 132)
+    monkeypatch.setattr(kernel_file, "has_warpgroups", lambda x: False)
     launched.clear()

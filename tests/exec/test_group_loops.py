@@ -712,7 +712,7 @@ def test_group_loops_that_do_not_compile_are_told(monkeypatch, tmp_path):
 
     monkeypatch.setattr(Form, "write", write_wrongly)
     monkeypatch.setenv("METALOPS_CACHE_DIR", str(tmp_path))  # what is found there is not compiled
-    with pytest.warns(RuntimeWarning, match="run on fibers.*line 3"):
+    with pytest.warns(RuntimeWarning, match="run in other ways.*line 3"):
         library = _host.Library(str(msl.compile_source(source % "")))
     assert engines_of(library, "k") == ["fiber"]
     with pytest.raises(SyntaxError, match="oops"):
