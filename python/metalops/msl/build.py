@@ -43,7 +43,8 @@ class Options:
     for the one whose runtime this process has loaded, if any. fast_math is what the kernels see of the math mode,
     `__FAST_MATH__`: they are compiled for IEEE arithmetic in either, which the fast mode allows. language is
     __METAL_VERSION__; cooperative_layout is the layout of the elements of cooperative tensors; None stands for what the
-    environment chooses. lanes: true if kernels that loop and never synchronise may run as vector lanes. arch is the value of -march; flags are the last arguments of the host compiler.
+    environment chooses. lanes: true if kernels that loop and never synchronise may run as vector lanes. arch is the value
+    of -march; flags are the last arguments of the host compiler.
     """
 
     optimize: int = 3
