@@ -252,6 +252,7 @@ def main() -> int:
         faults += check_kernels(metal_includes)
         flags = ["-std=c++20", "-O1", "-Wall", "-DFMT_HEADER_ONLY=1", "-fvisibility=default"]
         flags += ["-DTORCH_EXTENSION_NAME=_C", "-DTORCH_API_INCLUDE_EXTENSION_H"]
+        flags.append("-DAT_PER_OPERATOR_HEADERS")  # as setup.py
         flags += [f"-I{ROOT}", f"-I{headers}", "-isystem", include]
         flags += ["-isystem", os.path.join(include, "torch", "csrc", "api", "include")]
         flags += ["-isystem", sysconfig.get_paths()["include"]]

@@ -1,6 +1,7 @@
 """Each source of csrc/ops and csrc/plans includes what it uses: units of several sources and the precompiled header hide what
 is missing until the sources are grouped in another way."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +28,7 @@ def problems(source, text=None):
     folders = [ROOT, *paths.include_paths(), torch, f"{torch}/torch/csrc/api/include"]
     command = [
         *compilers.find_cxx().split(),
-        *("-std=c++20", "-fsyntax-only", "-w", "-x", "c++"),
+        *("-std=c++20", "-fsyntax-only", "-w", "-x", "c++", "-DAT_PER_OPERATOR_HEADERS"),
         *(f"-I{folder}" for folder in folders),
         "-" if text else ROOT / source,
     ]
@@ -50,3 +51,20 @@ def test_a_missing_include_is_found():
     assert "error" in problems(
         name, text.replace("#include <csrc/plans/quantized/skinny_gemm.h>", "")
     )
+
+
+def test_no_source_includes_the_headers_of_all_operators():
+    """They are 2,400 files, which take a compiler some seconds for each source."""
+    everything = re.compile(
+        r"^#include <(ATen/ATen|ATen/Functions|ATen/NativeFunctions|torch/extension|torch/torch)\.h>",
+        re.MULTILINE,
+    )
+    files = [
+        path
+        for folder in ("csrc", "python/metalops/include/metalops")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".h", ".cpp", ".mm")
+    ]
+    assert len(files) > 300
+    assert [path for path in files if everything.search(path.read_text("utf-8"))] == []
+    assert "-DAT_PER_OPERATOR_HEADERS" in (ROOT / "setup.py").read_text("utf-8")

@@ -1,4 +1,5 @@
 // Aliases: CPU views of mps arguments, and the write-back of metadata that a CPU kernel changed.
+#include <ATen/ops/empty_strided.h>
 #include <device/aliases.h>
 #include <device/device.h>
 #include <torch_internals.h>

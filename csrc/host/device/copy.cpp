@@ -1,6 +1,5 @@
 // Copies to, from and within the device. Every transfer of device memory to the host passes here.
 #include <ATen/ExpandUtils.h>
-#include <ATen/NativeFunctions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <device/aliases.h>

@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
 
 namespace metalops {
 namespace py = pybind11;
@@ -11,14 +12,13 @@ namespace {
 
 constexpr const char* kFrontEnd = "metalops.msl";
 
-// Calls a function of a module of metalops, and take(its result). `arguments` returns the
-// function's arguments as a tuple.
-template <typename Arguments, typename Take>
-void call(const char* module, const char* function, const Arguments& arguments, const Take& take) {
+// Runs code that calls Python.
+template <typename Body>
+void in_python(const Body& body) {
   TORCH_CHECK(can_compile(), "Compiling Metal source needs a running Python interpreter");
   py::gil_scoped_acquire gil;
   try {
-    take(py::object(py::module_::import(module).attr(function)(*arguments())));
+    body();
   } catch (py::error_already_set& error) {
     const bool wrong_source = error.matches(PyExc_SyntaxError);
     std::string message;
@@ -26,9 +26,17 @@ void call(const char* module, const char* function, const Arguments& arguments, 
     error.restore();
     python_error raised;
     raised.persist();
-    if (wrong_source) throw MetalSyntaxError(std::move(message), std::move(raised));
-    throw raised;
+    if (!wrong_source) throw raised;
+    throw MetalSyntaxError(std::move(message),
+                           std::make_shared<const python_error>(std::move(raised)));
   }
+}
+
+// Calls a function of a module of metalops, and take(its result). `arguments` returns the
+// function's arguments as a tuple.
+template <typename Arguments, typename Take>
+void call(const char* module, const char* function, const Arguments& arguments, const Take& take) {
+  in_python([&] { take(py::object(py::module_::import(module).attr(function)(*arguments()))); });
 }
 
 // Calls a function that returns the path of a library, and opens it.
@@ -64,6 +72,15 @@ std::shared_ptr<exec::Library> compile_part(std::string_view source, uint32_t la
   return compile("metalops._metallib", "compile_source", [&] {
     return py::make_tuple(py::bytes(source.data(), source.size()), language, name);
   });
+}
+
+std::string format_source(const std::string& source, const std::vector<std::string>& parameters) {
+  std::string result;
+  in_python([&] {
+    const py::tuple values = py::cast(parameters);
+    result = py::str(py::str(source).attr("format")(*values)).cast<std::string>();
+  });
+  return result;
 }
 
 bool can_compile() { return Py_IsInitialized() != 0; }

@@ -1,7 +1,6 @@
 // Compiles Metal source to a loaded kernel library, through the Python front end.
 #pragma once
 #include <c10/util/Exception.h>
-#include <torch/csrc/Exceptions.h>
 
 #include <memory>
 #include <string>
@@ -11,6 +10,9 @@
 
 #include <exec/exec.h>
 
+// torch/csrc/Exceptions.h, whose headers of pybind11 few of those who compile need.
+struct python_error;
+
 namespace metalops {
 
 // An error in the Metal source. In C++ it is what torch throws on a Mac, a c10::SyntaxError with
@@ -18,13 +20,13 @@ namespace metalops {
 // file, line and column.
 class MetalSyntaxError : public c10::SyntaxError {
  public:
-  MetalSyntaxError(std::string message, python_error raised)
+  MetalSyntaxError(std::string message, std::shared_ptr<const python_error> raised)
       : c10::SyntaxError({__func__, __FILE__, __LINE__}, std::move(message)),
         raised_(std::move(raised)) {}
-  const python_error& raised() const { return raised_; }
+  const python_error& raised() const { return *raised_; }
 
  private:
-  python_error raised_;
+  std::shared_ptr<const python_error> raised_;
 };
 
 // Calls metalops.msl.compile_source, which keeps a cache on disk. Throws MetalSyntaxError; any
@@ -41,6 +43,11 @@ std::shared_ptr<exec::Library> compile_metal(const std::string& source, uint32_t
 // what errors call it. Throws as compile_metal does.
 std::shared_ptr<exec::Library> compile_part(std::string_view source, uint32_t language,
                                             const std::string& name);
+
+// Fills the parameters {0}, {1}, ... of a source in, where braces are written twice: by Python's
+// str.format, whose rules for text are those of fmt::format. Throws python_error.
+std::string format_source(const std::string& source, const std::vector<std::string>& parameters);
+
 // Returns false where no Python interpreter runs, which compiling needs.
 bool can_compile();
 

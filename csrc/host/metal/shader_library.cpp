@@ -3,12 +3,6 @@
 #include <ATen/native/mps/MetalShaderLibrary.h>
 #include <c10/util/Exception.h>
 
-#ifndef FMT_HEADER_ONLY
-#define FMT_HEADER_ONLY 1
-#endif
-#include <fmt/args.h>
-#include <fmt/format.h>
-
 #include <mutex>
 
 #include <locks.h>
@@ -74,9 +68,7 @@ MTLLibrary_t MetalShaderLibrary::getLibrary(const std::initializer_list<std::str
   }
   std::lock_guard<GilSafeMutex> once(compiling);
   if (auto found = libMap.find(key); found != libMap.end()) return found->second;
-  fmt::dynamic_format_arg_store<fmt::format_context> arguments;
-  for (const std::string& param : params) arguments.push_back(param);
-  MTLLibrary_t result = compileLibrary(fmt::vformat(shaderSource, arguments));
+  MTLLibrary_t result = compileLibrary(metalops::format_source(shaderSource, params));
   {
     std::lock_guard<ForkSafeMutex> lock(maps);
     libMap.emplace(std::move(key), result);
@@ -87,7 +79,7 @@ MTLLibrary_t MetalShaderLibrary::getLibrary(const std::initializer_list<std::str
 
 std::pair<MTLComputePipelineState_t, MTLFunction_t> MetalShaderLibrary::getLibraryPipelineState(
     MTLLibrary_t lib, const std::string& fname) {
-  const std::string key = fmt::format("{}:{}", lib, fname);
+  const std::string key = std::to_string(reinterpret_cast<uintptr_t>(lib)) + ":" + fname;
   {
     std::lock_guard<ForkSafeMutex> lock(maps);
     if (auto found = cplMap.find(key); found != cplMap.end()) return found->second;

@@ -1,5 +1,6 @@
 // Textures: their descriptors, memory and views.
-#include <ATen/Functions.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
 #include <metal/encoder.h>
 #include <metal/texture_argument.h>

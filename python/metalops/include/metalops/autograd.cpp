@@ -2,6 +2,7 @@
 // the nodes of operators without a derivative.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/real.h>
 #include <ATen/ops/zeros_like.h>
 #include <metalops/autograd.h>
 #include <metalops/boxed.h>
