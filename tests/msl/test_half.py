@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from metalops.msl import emit_source
 
 HELPERS = """
 template <typename A, typename B> struct same { static constexpr constant bool value = false; };
@@ -105,6 +106,49 @@ def test_chains_and_nested_conditional_expressions(values):
         "i == 1 ? 1 : i == 2 ? 2 : i == 3 ? h : i == 4 ? 4 : i == 7 ? b : f": 5,
     }
     assert values(*cases) == pytest.approx(list(cases.values()), rel=1e-7)
+
+
+def chain(arms, last):
+    return " : ".join(f"i == {n} ? {arm}" for n, arm in enumerate(arms)) + f" : {last}"
+
+
+def test_chains_of_many_different_arms_convert_as_short_ones_do(values):
+    before = "".join(
+        f"half h{n}(half x) {{ return x + {n}; }} float f{n}(float x) {{ return x + {n}; }}\n"
+        for n in range(20)
+    )
+    halves = [f"h{n}(h)" for n in range(20)]
+    floats = [f"f{n}(f)" for n in range(20)]
+    cases = {
+        chain([*halves, *floats], 1): 3 + 7,
+        chain([*floats, *halves], "h"): TENTH + 7,
+        chain(halves, "i"): 3 + 7,
+        # The type of the whole is float, and int: h and 1 / 2 are rounded before or not at all.
+        f"({chain(halves, 'f')}) + 0.1": 3 + 7 + TENTH,
+        f"({chain([f'i / {n}' for n in range(2, 22)], 1)}) / 2": 0,
+        f"({chain([f'p[0] + p[{n}]' for n in (0, 1)] + [*halves], 'b')}) * 1": 3 + 5,
+    }
+    assert values(*cases, before=before) == pytest.approx(list(cases.values()), rel=1e-3)
+
+
+def test_chains_of_many_different_arms_stay_lvalues(values):
+    names = [f"x{n}" for n in range(20)]
+    before = (
+        "float assigned() { float "
+        + ", ".join(f"{n} = 0" for n in names)
+        + f"; int i = 7; ({chain(names, 'x0')}) = 3; return x7 + x8; }}"
+    )
+    assert values("assigned()", before=before) == [3]
+
+
+def test_the_text_of_a_chain_is_as_long_as_its_arms():
+    lengths = []
+    for count in (200, 400):
+        arms = [f"a{n} * h" for n in range(count)]
+        arguments = ", ".join(f"float a{n}" for n in range(count))
+        body = f"float f(int i, half h, {arguments}) {{ return {chain(arms, 'h')}; }}"
+        lengths.append(len(emit_source(f"#include <metal_stdlib>\nusing namespace metal;\n{body}")))
+    assert lengths[1] < 2.2 * lengths[0]
 
 
 def test_conditional_expressions_in_templates(values):

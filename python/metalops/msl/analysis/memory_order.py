@@ -225,13 +225,13 @@ class MemoryOrder:
     def _is_ordered(self, accesses: list[_Access]) -> bool:
         """Returns true if some access follows a write to possibly the same element, and one of the two may be moved."""
         moved = {*filter(self._may_be_moved, {a.root for a in accesses})}
+        writes = [a for a in accesses if a.is_write]
         return any(
-            write.is_write
-            and write.node != access.node
+            write.node != access.node
             and (write.root in moved or access.root in moved)
             and _may_be_the_same(write.way, access.way)
             and self._may_follow(access, write)
-            for write in accesses
+            for write in writes
             for access in accesses
         )
 

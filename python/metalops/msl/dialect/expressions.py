@@ -25,6 +25,7 @@ _NUMBER = re.compile(
 )
 _INDEX = re.compile(r"\[ ?\d+[uU]? ?\]")
 _LAMBDA = re.compile(r"\[[&=\w\s]*\]\s*\(")  # not allowed in decltype
+_MANY_TYPES = 16  # in one conditional expression
 _FUNCTIONS = {
     "<<": "shift_left",
     ">>": "shift_right",
@@ -224,14 +225,37 @@ class Expressions:
             if any(self._is_bit_field(leaf) for leaf in leaves):
                 continue
             kinds = [_kind_of_arm(text) for text in texts]
-            types = {}  # one for all arms of a kind, since each arm names all types
+            types = {}  # one for all arms of a kind
             for kind, arm in zip(kinds, ranges, strict=True):
                 if kind not in types:
                     types[kind] = f"decltype(({' '.join(self.edits.text_of(*arm).split())}))"
-            for kind, arm in zip(kinds, ranges, strict=True):
-                own, others = types[kind], (t for k, t in types.items() if k != kind)
-                all_types = ", ".join([own, *others])
-                self.edits.wrap(*arm, f"static_cast<{names.SUPPORT}::arm<{all_types}>>(", ")")
+            arms = [(*arm, types[kind]) for kind, arm in zip(kinds, ranges, strict=True)]
+            if len(types) > _MANY_TYPES and self._may_be_in_lambda(node):
+                self._cast_in_lambda(node, arms, list(types.values()))
+                continue
+            for start, end, own in arms:
+                all_types = ", ".join([own, *(t for t in types.values() if t != own)])
+                arm = f"{names.SUPPORT}::arm<{all_types}>"
+                self.edits.wrap(start, end, f"static_cast<{arm}>(", ")")
+
+    def _may_be_in_lambda(self, node) -> bool:
+        """Returns true for expressions of function bodies that call no function whose calls are rewritten one by one."""
+        words = re.findall(r"[A-Za-z_]\w*", self.source.masked_text(node))
+        if not SYNCHRONISING.isdisjoint(words):
+            return False
+        while node is not None and node.type != "compound_statement":
+            node = node.parent
+        return node is not None
+
+    def _cast_in_lambda(self, node, arms: list[tuple[int, int, str]], types: list[str]) -> None:
+        """Casts the arms of a long chain, each with its own type, where the types of all are named once: text in which
+        each arm names them is quadratic."""
+        for start, end, own in arms:
+            arm = f"{names.SUPPORT}::arm_of<{own}, msl_arms>"
+            self.edits.wrap(start, end, f"static_cast<{arm}>(", ")")
+        named = f"using msl_arms = {names.SUPPORT}::arms<{', '.join(types)}>;"
+        before = f"[&]() -> decltype(auto) {{ {named} return ("
+        self.edits.wrap(node.start_byte, node.end_byte, before, "); }()")
 
     def _is_bit_field(self, node) -> bool:
         """Returns true if this may be a bit-field, to which no reference can bind."""

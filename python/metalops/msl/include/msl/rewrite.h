@@ -328,4 +328,30 @@ using arm =
                           arm_types<typename plain<A>::type, typename plain<B>::type...>::is_mixed,
                       B...>::type;
 
+// arm_of<A, arms<A, B...>> is arm<A, B...> for very many operands: linear in their number, and no
+// deeper than the compilers' limits.
+template <class T>
+inline constexpr unsigned kind_of_arm = msl_impl::same<T, half>                    ? 1
+                                        : msl_impl::same<T, bfloat>                ? 2
+                                        : !msl_impl::is_arithmetic_scalar<T>       ? 8
+                                        : msl_impl::same<T, float> || msl_impl::same<T, double> ? 4
+                                                                                   : 16;
+template <class... T>
+struct arms {
+  static constexpr unsigned kinds() {
+    const unsigned all[] = {kind_of_arm<typename plain<T>::type>...};
+    unsigned found = 0;
+    for (unsigned kind : all) found |= kind;
+    return found;
+  }
+  static constexpr bool is_mixed =
+      (kinds() & 3) != 0 && (kinds() & 8) == 0 && kinds() != 1 && kinds() != 2;
+  static constexpr bool is_float = (kinds() & 4) != 0 || (kinds() & 3) == 3;
+  typedef metal::conditional_t<is_float, float,
+                               metal::conditional_t<(kinds() & 1) != 0, half, bfloat>>
+      type;
+};
+template <class A, class Arms>
+using arm_of = metal::conditional_t<Arms::is_mixed, typename Arms::type, A>;
+
 }  // namespace msl::msl_support
