@@ -23,6 +23,8 @@ NAMES = {
     "namespace": "namespace NAME { int f(int x) { return x; } }",
     "enumerator": "enum e { NAME, other };",
     "alias": "using NAME = int;",
+    "typedef": "typedef int NAME;",
+    "typedef of an array": "typedef int other, NAME[4];",
     "lambda": "int f(int x) { auto g = [](int NAME) { return 1; }; return g(x); }",
     "macro": "#define SUM(a) (a + NAME)\nint f(int NAME) { return SUM(1); }",
 }

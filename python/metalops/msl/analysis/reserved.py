@@ -62,7 +62,8 @@ def declared_keywords(program: Program) -> Iterator[tuple[int, str]]:
     """Yields the offsets of declared names that are keywords and that the parser sees, with the names."""
     source = program.source
     identifiers = list(source.find(_NAMED))
-    identifiers += filter(None, map(declared_identifier, source.find(_DECLARED)))
+    for declarator in source.find(_DECLARED):
+        identifiers.append(declared_identifier(declarator) or _declared_type(declarator))
     identifiers += [
         f.declarator.child_by_field_name("declarator")
         for f in program.functions
@@ -74,6 +75,13 @@ def declared_keywords(program: Program) -> Iterator[tuple[int, str]]:
         before = source.masked[max(0, identifier.start_byte - 99) : identifier.start_byte]
         if not re.search(r"\boperator\s*$", before):  # of a conversion
             yield identifier.start_byte, source.node_text(identifier)
+
+
+def _declared_type(declarator):
+    """Returns the name in a declarator of a typedef, or None."""
+    while declarator is not None and declarator.type != "type_identifier":
+        declarator = declarator.child_by_field_name("declarator")
+    return declarator
 
 
 def _around(source: Source, word) -> tuple[str, str, int]:
