@@ -752,6 +752,29 @@ def parameter_ranges(parameters):
             node = child
 
 
+@dataclass(frozen=True)
+class TemplateParameter:
+    """One parameter of a template. identifier: the node of its name, or None. is_type: true if it stands for types."""
+
+    node: object
+    identifier: object | None
+    is_type: bool
+
+
+def template_parameters(header) -> list[TemplateParameter]:
+    """Returns the parameters in a template header, the list between `<` and `>`."""
+    found = []
+    for node, _, _ in parameter_ranges(header):
+        is_type = node.type.endswith("type_parameter_declaration")
+        name = node.child_by_field_name("name")
+        if is_type and name is None:
+            name = next((c for c in node.named_children if c.type == "type_identifier"), None)
+        elif name is None:
+            name = declared_identifier(node.child_by_field_name("declarator"))
+        found.append(TemplateParameter(node, name, is_type))
+    return found
+
+
 def parameters_of_lambda(node) -> list:
     """Returns (node, start, end) of each parameter of a lambda_expression (see parameter_ranges)."""
     declarator = node.child_by_field_name("declarator")

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 import re
 
-from ..analysis.program import ProgramError, declared_identifier, name_of, parameter_ranges
+from ..analysis.program import (
+    ProgramError,
+    declared_identifier,
+    name_of,
+    parameter_ranges,
+    template_parameters,
+)
 from .address_spaces import AddressSpaces
 from .edits import Edits
 
@@ -214,19 +220,11 @@ class Keys:
         """Returns the template headers, with parameters named by their position, and the map to those names."""
         renamed: dict[str, str] = {}
         for header in headers:
-            for node, _, _ in parameter_ranges(header):
-                name = self.template_parameter(node)
-                if name is not None:
-                    renamed[self.source.masked_text(name)] = f"${len(renamed)}"
+            for parameter in template_parameters(header):
+                if parameter.identifier is not None:
+                    renamed[self.source.masked_text(parameter.identifier)] = f"${len(renamed)}"
         texts = [self._text(h.start_byte, h.end_byte, renamed) for h in headers]
         return re.sub(r"\bclass\b", "typename", " ".join(texts)), renamed
-
-    @staticmethod
-    def template_parameter(node):
-        if node.type in ("type_parameter_declaration", "variadic_type_parameter_declaration"):
-            return next((c for c in node.named_children if c.type == "type_identifier"), None)
-        name = node.child_by_field_name("name")
-        return name or declared_identifier(node.child_by_field_name("declarator"))
 
     def _parameter(self, node, start: int, end: int, renamed: dict[str, str]) -> str:
         default = node.child_by_field_name("default_value")

@@ -19,7 +19,7 @@ from ..analysis.program import (
     ProgramError,
     name_node,
     name_of,
-    parameter_ranges,
+    template_parameters,
 )
 from ..analysis.spaces import (
     COPY,
@@ -354,11 +354,12 @@ class Overloads:
 
     def _type_parameters(self, function: Function) -> set[str]:
         """Returns the names of a function template's type parameters."""
-        nodes = [n for h in function.template_headers for n, _, _ in parameter_ranges(h)]
-        names = (
-            Keys.template_parameter(n) for n in nodes if n.type == "type_parameter_declaration"
-        )
-        return {self.source.masked_text(n) for n in names if n is not None}
+        return {
+            self.source.masked_text(parameter.identifier)
+            for header in function.template_headers
+            for parameter in template_parameters(header)
+            if parameter.is_type and parameter.identifier is not None
+        }
 
     def _is_class_template(self, value: Type) -> bool:
         """Returns true for a class template of arguments, of which no class is derived."""
@@ -645,13 +646,12 @@ def _takes_template_arguments(function: Function, kinds: list[bool | None]) -> b
     """Returns true if a function's template may have arguments of these kinds: true for a type, false for a value."""
     if not function.template_headers:
         return not kinds
-    for node, _, _ in parameter_ranges(function.template_headers[-1]):
-        if not kinds or node.type.startswith("variadic"):
+    for parameter in template_parameters(function.template_headers[-1]):
+        if not kinds or parameter.node.type.startswith("variadic"):
             return True
         kind, *kinds = kinds
-        is_value = node.type.endswith("parameter_declaration") and "type" not in node.type
-        is_type = node.type.endswith("type_parameter_declaration")
-        if (kind is True and is_value) or (kind is False and is_type):
+        is_value = parameter.node.type.endswith("parameter_declaration") and not parameter.is_type
+        if (kind is True and is_value) or (kind is False and parameter.is_type):
             return False
     return not kinds
 

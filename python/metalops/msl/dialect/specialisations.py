@@ -15,7 +15,13 @@ import functools
 import re
 from collections.abc import Iterator
 
-from ..analysis.program import Program, ProgramError, declared_identifier, name_node
+from ..analysis.program import (
+    Program,
+    ProgramError,
+    declared_identifier,
+    name_node,
+    template_parameters,
+)
 from ..analysis.spaces import Spaces, arguments_of, chain, decayed, nested
 from ..analysis.types import DATA_SPACES, Type
 from .duplicates import Keys
@@ -24,7 +30,6 @@ from .insertion import Insertion
 _COMPARING = {"is_same", "is_same_v"}
 _NUMBERS = {"device": "1", "constant": "2", "threadgroup": "3", "thread": "4"}
 _USES = "[(template_type) (template_function)] @t"
-_TYPE_PARAMETERS = "(type_parameter_declaration (type_identifier) @n)"
 
 
 def spaced_arguments(program: Program, spaces: Spaces) -> list[Insertion]:
@@ -159,11 +164,8 @@ class _Specialisations:
     def _uses_parameter(self, scope) -> bool:
         body = scope.specifier
         text = self.source.masked[body.child_by_field_name("name").end_byte : body.end_byte]
-        return any(
-            re.search(rf"\b{self.source.masked_text(parameter)}\b", text)
-            for header in scope.template_headers
-            for parameter in self.source.find(_TYPE_PARAMETERS, header)
-        )
+        names = [name for header in scope.template_headers for name in self._types_of(header)]
+        return any(name and re.search(rf"\b{name}\b", text) for name in names)
 
     # ---- uses ------------------------------------------------------------------------------------
 
@@ -305,11 +307,15 @@ class _Specialisations:
             outer = outer.parent
         return set()
 
-    def _parameters(self, template) -> list[str]:
+    def _types_of(self, header) -> list[str | None]:
+        """Returns the names of the parameters in a template header; None for one that has no name or stands for values."""
         return [
-            self.source.masked_text(n)
-            for n in self.source.find(_TYPE_PARAMETERS, template.child_by_field_name("parameters"))
+            self.source.masked_text(p.identifier) if p.is_type and p.identifier else None
+            for p in template_parameters(header)
         ]
+
+    def _parameters(self, template) -> list[str | None]:
+        return self._types_of(template.child_by_field_name("parameters"))
 
     def _given_to(self, template) -> dict[str, set[str | None]]:
         """Returns the parameters of a template for which pointers are known to be given, with the spaces of these."""
@@ -326,7 +332,8 @@ class _Specialisations:
             if use is not None and use.type in ("template_type", "template_function"):
                 written = use.child_by_field_name("arguments").named_children
                 for parameter, argument in zip(order, written, strict=False):
-                    given.setdefault(parameter, set()).update(self._pointers(argument))
+                    if parameter is not None:
+                        given.setdefault(parameter, set()).update(self._pointers(argument))
             while use is not None and use.type in (
                 "template_function",
                 "qualified_identifier",
