@@ -191,11 +191,11 @@ WRONG = {
     ),
     "a template that uses its parameter": (
         "template <typename P> struct s { P p; };\n"
-        "template <typename T> struct s<device T*> { int p; };"
-        "template <typename T> struct s<threadgroup T*> { uint p; };",
+        "template <> struct s<device float*> { int p; };"
+        "template <> struct s<threadgroup float*> { uint p; };",
         "s<device float*> x; x.p = 1; o[0] = x.p;",
-        "s<device T",
-        "a specialisation of s for an address space is not supported",
+        "s<device f",
+        "a specialisation of s for some pointers to an address space is not supported",
     ),
 }
 
@@ -360,6 +360,41 @@ def test_specialisations_that_are_alike_serve_template_parameters(program):
 def test_pointers_to_other_spaces_than_those_of_alike_specialisations_are_errors(statement):
     with pytest.raises(SyntaxError, match="element is not specialised for pointers to"):
         msl.emit_source(f"{HEADER}{ELEMENT}kernel void k(device float* o) {{ {statement} }}")
+
+
+def test_templates_that_use_their_parameter_get_pointers_to_other_spaces(program):
+    """Those for which they have no specialisation."""
+    out = torch.zeros(9)
+    program("""
+        template <typename T> struct held { T p; int kind() { return 1; } };
+        template <typename T> struct held<device T*> { device T* p; int kind() { return 2; } };
+        template <typename T> struct held<const threadgroup T*> { uint i; int kind() { return 3; } };
+        template <typename T, int N> struct many { T p[N]; int kind() { return 4; } };
+        template <typename T, int N> struct many<device T*, N> { device T* p[N]; int kind() { return 5; } };
+        template <typename T, int N> struct many<threadgroup T*, N> { uint p[N]; int kind() { return 6; } };
+        float read(held<constant float*> x) { return x.p[0] + x.kind(); }
+        float read(held<device float*> x) { return x.p[0] + x.kind(); }
+        kernel void k(device float* o, constant float& c) {
+          threadgroup float t[2];
+          float own = 5;
+          t[0] = 6;
+          o[0] = 10;
+          held<threadgroup float*> other{t};
+          held<const threadgroup float*> last{7};
+          many<device const float*, 2> pointers{{o, o + 1}};
+          many<threadgroup const float*, 2> numbers{{8, 9}};
+          many<thread float*, 2> others{{&own, &own}};
+          o[1] = read(held<constant float*>{&c});
+          o[2] = read(held<device float*>{o});
+          o[3] = held<thread float*>{&own}.p[0] + held<float>{1}.kind();
+          o[4] = other.p[0] + other.kind();
+          o[5] = last.i + last.kind();
+          o[6] = pointers.p[0][0] + pointers.kind();
+          o[7] = numbers.p[1] + numbers.kind();
+          o[8] = *others.p[1] + others.kind();
+        }
+    """).launch("k", out, torch.tensor([3.0]), grid=1)
+    assert out.tolist() == [10, 4, 12, 6, 7, 10, 15, 15, 9]
 
 
 def test_an_operand_that_converts_to_the_other_class_may_mean_either():

@@ -5,8 +5,12 @@ space. Where one is named, `device T*` becomes `msl_spaced<1, device T*>`, in th
 An argument that may be a pointer and does not name its address space, as a template parameter, is an error there.
 
 A template whose specialisations are all alike, `element<device T*>` and `element<threadgroup T*>`, means the same once
-address spaces are erased, but for pointers to other spaces: these are an error if the template itself, which they
-would get, uses its parameter.
+address spaces are erased, but for pointers to other spaces.
+
+A template that uses its parameter cannot get a marked type. Where its specialisations take all pointers to some spaces,
+`array<device T*>`, only these are marked, and others, which the template itself gets, stay types. Other specialisations
+of such a template are errors, as are pointers to other spaces than those of specialisations that are all alike where
+some argument may be a pointer of any space.
 """
 
 from __future__ import annotations
@@ -70,6 +74,8 @@ class _Specialisations:
         self.types = spaces.types
         self._found: list[Insertion] = []
         self._covered: dict[str, set[str]] = {}  # by the specialisations of a template, all alike
+        # By template: the arguments of each specialisation that are pointers or references, by position.
+        self._patterns: dict[str, list[dict[int, Type]]] = {}
         # The address spaces of pointers, by template and parameter; None for those that are not known.
         self._given: dict[tuple[int, str], set[str | None]] = {}
 
@@ -84,6 +90,10 @@ class _Specialisations:
         comparing = {*_COMPARING} - {s.name for s in self.program.classes}
         comparing |= {n for n, nodes in heads.items() if any(map(self._compares, nodes))}
         telling = {n for n, nodes in heads.items() if self._tells(n, nodes)}
+        for name in [*self._covered]:
+            if self._leaves_others(name, heads[name]):
+                del self._covered[name]
+                telling.add(name)
         if not telling and not self._covered and comparing.isdisjoint(self.source.identifiers):
             return []
         declared = {node.start_byte for nodes in heads.values() for node in nodes}
@@ -119,7 +129,7 @@ class _Specialisations:
                     self.keys.body_of_class(scope)
                 )
         if any(body != found[0] for found in bodies.values() for body in found[1:]):
-            self._check_primary(scopes, spaced[0])
+            self._check_primary(name, scopes, spaced)
             return True
         primary = [s for s in scopes if "<" not in s.name]
         if not any(map(self._says_something, primary)):
@@ -131,8 +141,56 @@ class _Specialisations:
             if any(map(self._uses_parameter, primary)):
                 self._covered[name] = covered
                 return False
-        self._check_primary(scopes, spaced[0])
+        self._check_primary(name, scopes, spaced)
         return True
+
+    def _leaves_others(self, name: str, heads: list) -> bool:
+        """Returns true if a template is used for pointers to spaces for which it is not specialised, its specialisations
+        take all others, and each use tells which it means."""
+        declared = {head.start_byte for head in heads}
+        uses = [
+            node
+            for node in self.source.find(_USES)
+            if self.source.masked_text(name_node(node.child_by_field_name("name"))) == name
+            and node.start_byte not in declared
+        ]
+        arguments = [a for node in uses for a in self._types_in(node)]
+        if not any(self._pointers(a) - self._covered[name] - {None} for a in arguments):
+            return False
+        if any(self._kind(a) == "open" for a in arguments):
+            return False
+        patterns = self._patterns_of([h for h in heads if self._names_a_space(h)])
+        if patterns is not None:
+            self._patterns[name] = patterns
+        return patterns is not None
+
+    def _patterns_of(self, heads: list) -> list[dict[int, Type]] | None:
+        """Returns the patterns of specialisations, if each takes all pointers or references to some spaces and all else:
+        `array<device T*, N>`."""
+        found = []
+        for head in heads:
+            pattern = {}
+            of_template = head.parent
+            while of_template is not None and of_template.type != "template_declaration":
+                of_template = of_template.parent
+            if of_template is None:
+                return None
+            parameters = template_parameters(of_template.child_by_field_name("parameters"))
+            names = [self.source.masked_text(p.identifier) for p in parameters if p.identifier]
+            for index, argument in enumerate(
+                head.child_by_field_name("arguments").named_children
+            ):
+                name = self.source.masked_text(argument).strip()
+                if self._spaces(argument):
+                    pattern[index] = self._described(argument)
+                    name = pattern[index].target.name
+                    if pattern[index].target.kind != "value":
+                        return None
+                if name not in names:
+                    return None
+                names.remove(name)
+            found.append(pattern)
+        return found
 
     def _words(self, node) -> list:
         return [
@@ -150,14 +208,19 @@ class _Specialisations:
             c.type == "base_class_clause" for c in scope.specifier.children
         )
 
-    def _check_primary(self, scopes: list, head) -> None:
-        """Raises an error if the template itself uses a parameter as a type, which would not be one."""
+    def _check_primary(self, name: str, scopes: list, heads: list) -> None:
+        """Raises an error if the template itself uses a parameter as a type, which would not be one, unless it never gets
+        one that is marked."""
         for scope in scopes:
             if "<" not in scope.name and self._uses_parameter(scope):
+                patterns = self._patterns_of(heads)
+                if patterns is not None:
+                    self._patterns[name] = patterns
+                    return
                 raise ProgramError(
-                    f"a specialisation of {scope.name} for an address space is not "
+                    f"a specialisation of {scope.name} for some pointers to an address space is not "
                     "supported, since the template itself uses its parameter",
-                    head.start_byte,
+                    heads[0].start_byte,
                     scope.specifier.child_by_field_name("name").start_byte,
                 )
 
@@ -169,12 +232,13 @@ class _Specialisations:
 
     # ---- uses ------------------------------------------------------------------------------------
 
+    def _types_in(self, node) -> list:
+        """Returns the template arguments of a use that are types."""
+        arguments = node.child_by_field_name("arguments").named_children
+        return [a for a in arguments if a.type == "type_descriptor"]
+
     def _use(self, node, name: str, is_head: bool, compares: bool) -> None:
-        arguments = [
-            c
-            for c in node.child_by_field_name("arguments").named_children
-            if c.type == "type_descriptor"
-        ]
+        arguments = self._types_in(node)
         kinds = [self._kind(a) for a in arguments]
         marked = [self._spaces(a) for a in arguments]
         if is_head and not any(marked):
@@ -185,11 +249,41 @@ class _Specialisations:
             self._refuse(node, name, arguments[0])
         if compares and self._is_of_every_space(node):
             return
+        if name in self._patterns:
+            marked = self._matched(node, name)
         for argument, kind, spaces in zip(arguments, kinds, marked, strict=True):
             if spaces:
                 self._mark(argument, spaces)
             elif kind == "open" and not is_head:
                 self._refuse(node, name, argument)
+
+    def _matched(self, node, name: str) -> list[tuple[str, ...]]:
+        """Returns the address spaces of the types in a use of a template that tell which of its specialisations it
+        means; () for each type of another use, and for what tells nothing."""
+        arguments = node.child_by_field_name("arguments").named_children
+        found: dict[int, tuple[str, ...]] = {}
+        for pattern in self._patterns[name]:
+            if all(
+                index < len(arguments) and self._is_taken(type_, arguments[index])
+                for index, type_ in pattern.items()
+            ):
+                found |= {index: _spaces_of(type_) for index, type_ in pattern.items()}
+        return [
+            found.get(index, ())
+            for index, argument in enumerate(arguments)
+            if argument.type == "type_descriptor"
+        ]
+
+    def _is_taken(self, pattern: Type, argument) -> bool:
+        """Returns true if a template argument is one of the pointers or references of a pattern."""
+        if not self._spaces(argument):
+            return False
+        type_ = self._described(argument)
+        of_one_space = _spaces_of(type_)[:1] == _spaces_of(pattern)
+        is_const = type_.target.is_const or type_.target.space == "constant"
+        return of_one_space and type_.kind == pattern.kind and (
+            is_const or not pattern.target.is_const
+        )
 
     def _check_covered(self, node, name: str) -> None:
         """Raises an error if a template gets a pointer to an address space for which it is not specialised."""
@@ -256,10 +350,7 @@ class _Specialisations:
         """Returns the address spaces of a template argument that is a pointer or a reference."""
         if argument.type != "type_descriptor":
             return ()
-        type_ = self._described(argument)
-        if type_.kind == "reference":
-            return (type_.target.space or "thread", *chain(type_.target))
-        return chain(type_) if type_.kind == "pointer" else ()
+        return _spaces_of(self._described(argument))
 
     def _mark(self, argument, spaces: tuple[str, ...]) -> None:
         start = self.source.previous_code(argument.start_byte) + 1
@@ -361,3 +452,10 @@ class _Specialisations:
                 continue
             type_ = declared.type
             yield type_.target.name if type_.kind == "reference" else type_.name, spaces
+
+
+def _spaces_of(type_: Type) -> tuple[str, ...]:
+    """Returns the address spaces of a pointer or a reference, the outermost first."""
+    if type_.kind == "reference":
+        return (type_.target.space or "thread", *chain(type_.target))
+    return chain(type_) if type_.kind == "pointer" else ()
