@@ -323,6 +323,44 @@ def test_objects_of_a_class_template_mean_the_overload_for_it_in_any_address_spa
     assert out.tolist() == [11, 113, 218, 0, 100]
 
 
+PACKS = """
+float f(thread float& a, thread float& b) { return 1; }
+float f(device float& a, device float& b) { return 2; }
+float g(const device float* p, int i, int more = 0) { return 3 + i + more; }
+float g(const threadgroup float* p, int i, int more = 0) { return 5 + i + more; }
+"""
+
+
+def test_packs_of_one_space_and_arguments_before_packs_tell_overloads_apart(program):
+    out = torch.zeros(6)
+    program(f"""{PACKS}
+        template <typename... T> float of_thread(thread T&... x) {{ return f(x...); }}
+        template <typename... T> float of_device(device T&... x) {{ return f(x...); }}
+        template <typename... T> float first(thread float& a, thread T&... x) {{ return f(a, x...); }}
+        template <typename... T> float in(device float* p, T... x) {{ return g(p, x...); }}
+        template <typename... T> float within(threadgroup float* p, T... x) {{ return g(p + 1, x...); }}
+        kernel void k(device float* o) {{
+          threadgroup float t[2];
+          float a = 0, b = 0;
+          o[0] = of_thread(a, b);
+          o[1] = of_device(o[4], o[5]);
+          o[2] = first(a, b);
+          o[3] = in(o, 10);
+          o[4] = within(t, 10);
+          o[5] = within(t, 10, 100);
+        }}
+    """).launch("k", out, grid=1)
+    assert out.tolist() == [1, 2, 1, 13, 15, 115]
+
+
+def test_packs_of_any_space_for_overloads_by_address_space_are_errors():
+    for call in ("f(x...)", "g(x...)", "g(x..., 1)"):
+        source = f"template <typename... T> float any(T... x) {{ return {call}; }}"
+        kernel = "kernel void k(device float* o) { o[0] = any(o, 1); }"
+        with pytest.raises(SyntaxError, match=r"which overload of [fg] this call means cannot"):
+            msl.emit_source(f"{HEADER}{PACKS}{source}\n{kernel}")
+
+
 ELEMENT = """
 template <typename T> struct element { using type = T; };
 template <typename T> struct element<device T*> { using type = T; };

@@ -137,7 +137,8 @@ class Spaces:
             end = declaration.declarator.start_byte
         type_ = self.types.declared(start, type_node, declarator, end).type
         if "..." in self.source.masked[first.start_byte : declaration.identifier.end_byte]:
-            return None
+            # Of a pack, whose elements are of one space if they are references.
+            return type_ if type_.kind == "reference" else None
         if not _is_auto(type_) or declaration.kind != "variable":
             return None if _is_auto(type_) else type_
         if node.type == "for_range_loop":
@@ -406,14 +407,25 @@ class Spaces:
     def fit(self, call, arguments: list, function: Function) -> str:
         """Returns how a function takes the arguments of a call: NO, UNKNOWN, COPY (by a reference to a copy of an object
         in another space) or YES."""
-        fits = [
-            self.takes(declared.type, argument)
-            for argument, (_, _, declared) in zip(
-                arguments, self.types.parameters(function.declarator), strict=False
-            )
-        ]
-        fits.append(self._takes_object(call, function))
+        parameters = [d.type for _, _, d in self.types.parameters(function.declarator)]
+        fits = [*map(self.takes, parameters, arguments), self._takes_object(call, function)]
         return min(fits, key=_ORDER.index)
+
+    def fit_of_pack(self, call, function: Function) -> str:
+        """Returns how a function takes the arguments of a call of which one is the expansion of a pack, `f(x, rest...)`:
+        as the arguments before it tell, and all that may be elements of the pack."""
+        node = call.child_by_field_name("arguments")
+        if node.type != "argument_list" or node.has_error:
+            return UNKNOWN
+        leading: list = []
+        for argument in node.named_children:
+            if argument.type == "parameter_pack_expansion":
+                break
+            leading += [argument] if argument.type != "comment" else []
+        behind = [c for c in node.named_children if c.start_byte > argument.end_byte]
+        count = self.calls.lookup.count(function)[0] - len(leading) - len(behind)
+        element = argument.child_by_field_name("pattern")
+        return self.fit(call, leading + [element] * count, function)
 
     def _takes_object(self, call, function: Function) -> str:
         if self.calls.lookup.owner(function) is None or is_static(self.source, function):

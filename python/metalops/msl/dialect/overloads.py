@@ -24,7 +24,6 @@ from ..analysis.program import (
 from ..analysis.spaces import (
     COPY,
     NO,
-    UNKNOWN,
     YES,
     Spaces,
     arguments_of,
@@ -557,7 +556,7 @@ class Overloads:
             return  # another function of that name, of the library for example
         arguments = arguments_of(call)
         if arguments is None:
-            fits = dict.fromkeys(functions, UNKNOWN)
+            fits = {f: self.spaces.fit_of_pack(call, f) for f in functions}
         else:
             fits = {f: self.spaces.fit(call, arguments, f) for f in functions}
         left = [f for f in functions if fits[f] != NO]
