@@ -298,6 +298,21 @@ def test_operators_of_classes_that_nothing_converts_between_are_no_overloads_by_
     assert out.item() == 4 + 30 + 200
 
 
+def test_operators_of_numbers_and_of_objects_by_value_are_no_overloads_by_address_space(program):
+    out = torch.zeros(2)
+    program("""
+        struct dual { float value, slope; };
+        dual operator*(const dual a, const dual b) { return {a.value * b.value, a.value * b.slope + a.slope * b.value}; }
+        dual operator*(const thread dual& a, const float b) { return {a.value * b, a.slope * b}; }
+        kernel void k(device float* o) {
+          dual x{3, 1};
+          o[0] = (x * x * x).slope;
+          o[1] = (x * 5.0f).value;
+        }
+    """).launch("k", out, grid=1)
+    assert out.tolist() == [27, 15]
+
+
 def test_objects_of_a_class_template_mean_the_overload_for_it_in_any_address_space(bare_program):
     source = f"""{HEADER}
     template <typename T> struct operand {{ const device T* p; }};

@@ -312,19 +312,19 @@ class Overloads:
         of = _end(self._types(constructor)[0])
         return of.is_open or not (_is_builtin(of) or of.name.split("<")[0] == constructor.name)
 
-    def _is_no_number(self, number: Type, reference: Type) -> bool:
-        """Returns true if a parameter is a builtin scalar, and another one a reference to a vector or to an object of a
-        class, none of which converts to a scalar."""
-        if reference.kind != "reference" or reference.target.kind != "value":
+    def _is_no_number(self, number: Type, other: Type) -> bool:
+        """Returns true if a parameter is a builtin scalar, and another one an object of a class, or a reference to one or
+        to a vector, none of which converts to a scalar."""
+        target = other.target if other.kind == "reference" else other
+        if target.kind != "value" or target.is_open:
             return False
         if number.kind != "value" or number.is_open or not is_scalar(number):
             return False
-        target = reference.target
         name = target.name.split("<")[0].strip()
-        if target.is_open or name in self.lookup.aliases:
+        if name in self.lookup.aliases:
             return False
         if name not in self.spaces.types.classes:
-            return _is_builtin(target) and not is_scalar(target)
+            return other.kind == "reference" and _is_builtin(target) and not is_scalar(target)
         conversions = self.lookup.members.get(name, {}).get(CONVERSION, ())
         return not self.lookup.has_bases(name) and all(map(self._is_to_vector, conversions))
 
