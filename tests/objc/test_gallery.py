@@ -23,6 +23,7 @@ FILES = [
     "dispatch",
     "foundation",
     "buffers",
+    "argument_buffers",
     "heaps",
     "textures",
     "library",

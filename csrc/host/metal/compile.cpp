@@ -102,4 +102,16 @@ void begin_left_out(std::string_view source, uint32_t language,
       [](const py::object&) {});
 }
 
+std::vector<int64_t> argument_layout(std::string_view source, uint32_t language,
+                                     const std::string& kernel, uint32_t index) {
+  std::vector<int64_t> layout;
+  call(
+      "metalops._shaders.argument_layout", "argument_layout",
+      [&] {
+        return py::make_tuple(py::bytes(source.data(), source.size()), language, kernel, index);
+      },
+      [&](const py::object& result) { layout = result.cast<std::vector<int64_t>>(); });
+  return layout;
+}
+
 }  // namespace metalops

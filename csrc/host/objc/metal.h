@@ -172,6 +172,7 @@ id library_of_file(const std::string& path, id* out);
 id pipeline_of_function(id function, id* out);
 id pipeline_of_descriptor(id descriptor, id* out);
 id reflection_of(id pipeline);
+id new_argument_encoder(Function* self, SEL method, UInteger index);
 id new_pipeline_state(c10::intrusive_ptr<Pipeline> pipeline);
 
 // ---- commands
@@ -302,6 +303,7 @@ void sample_bounds(id encoder, Sampling sampling);
 void define_buffers();
 void define_heaps();
 void define_residency_sets();
+void define_argument_encoders();
 void define_textures();
 void define_samplers();
 void define_libraries();

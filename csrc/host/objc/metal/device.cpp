@@ -218,6 +218,7 @@ void define_metal() {
   define_textures();
   define_samplers();
   define_libraries();
+  define_argument_encoders();
   define_commands();
   define_encoders();
   define_counters();

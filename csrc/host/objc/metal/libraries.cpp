@@ -353,6 +353,7 @@ void define_function() {
                        {"functionType", [](Function*, SEL) { return kKernel; }},
                        {"name", [](Function* self, SEL) { return string(self->described->name); }},
                        {"functionConstantsDictionary", function_constants},
+                       {"newArgumentEncoderWithBufferIndex:", new_argument_encoder},
                    },
                    {}, {"MTLFunction"});
 }

@@ -74,6 +74,8 @@ MTL_EXTERN NSErrorDomain const MTLLibraryErrorDomain;
 @property(readonly) MTLFunctionType functionType;
 @property(readonly) NSString* name;
 @property(readonly) NSDictionary<NSString*, MTLFunctionConstant*>* functionConstantsDictionary;
+- (id<MTLArgumentEncoder>)newArgumentEncoderWithBufferIndex:(NSUInteger)bufferIndex
+    NS_RETURNS_RETAINED;
 @end
 
 @protocol MTLLibrary <NSObject>
