@@ -137,7 +137,7 @@ class Spaces:
             end = declaration.declarator.start_byte
         type_ = self.types.declared(start, type_node, declarator, end).type
         if "..." in self.source.masked[first.start_byte : declaration.identifier.end_byte]:
-            # Of a pack, whose elements are of one space if they are references.
+            # A pack, whose elements are of one space if they are references.
             return type_ if type_.kind == "reference" else None
         if not _is_auto(type_) or declaration.kind != "variable":
             return None if _is_auto(type_) else type_

@@ -177,9 +177,7 @@ class _Specialisations:
                 return None
             parameters = template_parameters(of_template.child_by_field_name("parameters"))
             names = [self.source.masked_text(p.identifier) for p in parameters if p.identifier]
-            for index, argument in enumerate(
-                head.child_by_field_name("arguments").named_children
-            ):
+            for index, argument in enumerate(head.child_by_field_name("arguments").named_children):
                 name = self.source.masked_text(argument).strip()
                 if self._spaces(argument):
                     pattern[index] = self._described(argument)
@@ -281,8 +279,10 @@ class _Specialisations:
         type_ = self._described(argument)
         of_one_space = _spaces_of(type_)[:1] == _spaces_of(pattern)
         is_const = type_.target.is_const or type_.target.space == "constant"
-        return of_one_space and type_.kind == pattern.kind and (
-            is_const or not pattern.target.is_const
+        return (
+            of_one_space
+            and type_.kind == pattern.kind
+            and (is_const or not pattern.target.is_const)
         )
 
     def _check_covered(self, node, name: str) -> None:

@@ -331,11 +331,12 @@ using arm =
 // arm_of<A, arms<A, B...>> is arm<A, B...> for very many operands: linear in their number, and no
 // deeper than the compilers' limits.
 template <class T>
-inline constexpr unsigned kind_of_arm = msl_impl::same<T, half>                    ? 1
-                                        : msl_impl::same<T, bfloat>                ? 2
-                                        : !msl_impl::is_arithmetic_scalar<T>       ? 8
-                                        : msl_impl::same<T, float> || msl_impl::same<T, double> ? 4
-                                                                                   : 16;
+inline constexpr unsigned kind_of_arm =
+    msl_impl::same<T, half>                                 ? 1
+    : msl_impl::same<T, bfloat>                             ? 2
+    : !msl_impl::is_arithmetic_scalar<T>                    ? 8
+    : msl_impl::same<T, float> || msl_impl::same<T, double> ? 4
+                                                            : 16;
 template <class... T>
 struct arms {
   static constexpr unsigned kinds() {
