@@ -253,6 +253,88 @@ inline __attribute__((always_inline)) metal::vec<T, N> next_thread(metal::vec<T,
   return position;
 }
 
+// The values of a variable of threads that run as vector lanes. Those of a component of vectors are
+// adjacent.
+template <class T, u32 Width>
+struct Lanes {
+  T values[Width];
+  inline __attribute__((always_inline)) T get(u32 lane) const { return values[lane]; }
+  inline __attribute__((always_inline)) void set(u32 lane, T value) { values[lane] = value; }
+};
+template <class T, u32 Width>
+struct Lanes<metal::vec<T, 2>, Width> {
+  T x[Width], y[Width];
+  inline __attribute__((always_inline)) metal::vec<T, 2> get(u32 lane) const {
+    return metal::vec<T, 2>(x[lane], y[lane]);
+  }
+  inline __attribute__((always_inline)) void set(u32 lane, const metal::vec<T, 2>& value) {
+    x[lane] = value.x;
+    y[lane] = value.y;
+  }
+};
+template <class T, u32 Width>
+struct Lanes<metal::vec<T, 3>, Width> {
+  T x[Width], y[Width], z[Width];
+  inline __attribute__((always_inline)) metal::vec<T, 3> get(u32 lane) const {
+    return metal::vec<T, 3>(x[lane], y[lane], z[lane]);
+  }
+  inline __attribute__((always_inline)) void set(u32 lane, const metal::vec<T, 3>& value) {
+    x[lane] = value.x;
+    y[lane] = value.y;
+    z[lane] = value.z;
+  }
+};
+template <class T, u32 Width>
+struct Lanes<metal::vec<T, 4>, Width> {
+  T x[Width], y[Width], z[Width], w[Width];
+  inline __attribute__((always_inline)) metal::vec<T, 4> get(u32 lane) const {
+    return metal::vec<T, 4>(x[lane], y[lane], z[lane], w[lane]);
+  }
+  inline __attribute__((always_inline)) void set(u32 lane, const metal::vec<T, 4>& value) {
+    x[lane] = value.x;
+    y[lane] = value.y;
+    z[lane] = value.z;
+    w[lane] = value.w;
+  }
+};
+
+// Returns 1 for a lane that takes part and for which a condition holds. Of other lanes the
+// condition may be computed from anything: clang must not see that as part of the result, whereas
+// g++ makes no vector code of the choice.
+inline __attribute__((always_inline)) unsigned holds_too(unsigned mask, bool holds) {
+#ifdef __clang__
+  return mask ? unsigned(holds) : 0u;
+#else
+  return mask & unsigned(holds);
+#endif
+}
+
+// Returns the new value of a lane's variable: of lanes that do not take part the old one.
+template <class T>
+inline __attribute__((always_inline)) T chosen(unsigned mask, const T& changed, const T& old) {
+  return mask ? changed : old;
+}
+template <class T>
+inline __attribute__((always_inline)) metal::vec<T, 2> chosen(unsigned mask,
+                                                              const metal::vec<T, 2>& changed,
+                                                              const metal::vec<T, 2>& old) {
+  return metal::vec<T, 2>(mask ? changed.x : old.x, mask ? changed.y : old.y);
+}
+template <class T>
+inline __attribute__((always_inline)) metal::vec<T, 3> chosen(unsigned mask,
+                                                              const metal::vec<T, 3>& changed,
+                                                              const metal::vec<T, 3>& old) {
+  return metal::vec<T, 3>(mask ? changed.x : old.x, mask ? changed.y : old.y,
+                          mask ? changed.z : old.z);
+}
+template <class T>
+inline __attribute__((always_inline)) metal::vec<T, 4> chosen(unsigned mask,
+                                                              const metal::vec<T, 4>& changed,
+                                                              const metal::vec<T, 4>& old) {
+  return metal::vec<T, 4>(mask ? changed.x : old.x, mask ? changed.y : old.y,
+                          mask ? changed.z : old.z, mask ? changed.w : old.w);
+}
+
 // ---- facts that depend on a kernel's template arguments -----------------------------------------
 
 // Lays out threadgroup variables consecutively, each on a multiple of 16 bytes.

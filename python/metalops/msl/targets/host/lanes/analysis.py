@@ -7,10 +7,10 @@ import functools
 import math
 
 from ....analysis.calls import CallGraph
-from ....analysis.program import Kernel, integer_value
+from ....analysis.program import Function, Kernel, integer_value
 from ....analysis.scopes import Declaration, FunctionScopes
 from ....source.parse import Source
-from ....source.tree import alternative_of, is_constexpr_if, statements_of, walk
+from ....source.tree import LOOPS, alternative_of, is_constexpr_if, statements_of, walk
 from ....source.vocabulary import THREAD_ATTRIBUTES
 from .accesses import Accesses
 from .reasons import NoLanes
@@ -21,30 +21,48 @@ _NUMBERS = """bool char uchar short ushort int uint long ulong half float bfloat
 SCALARS = frozenset(
     [*_NUMBERS.split(), "unsigned", "unsigned int", "unsigned long", "unsigned char"]
 )
-_VECTORS = {f"{t}{n}" for t in SCALARS if t.isalpha() for n in (2, 3, 4)}
+VECTORS = {f"{t}{n}" for t in SCALARS if t.isalpha() for n in (2, 3, 4)}
 _PURE = SCALARS | {"min", "max", "clamp"}
 # Functions of the library whose results are the same for numbers and for vectors of them, and that touch no memory.
 _CALLED = (
     SCALARS
-    | _VECTORS
+    | VECTORS
     | set(
         """min max clamp abs fabs fma sqrt rsqrt floor ceil trunc rint round fract sign select mix saturate step dot
         length length_squared distance distance_squared cross normalize popcount clz ctz rotate reverse_bits mulhi
         mul24 mad24 mad_sat add_sat sub_sat absdiff isnan isinf isfinite any all as_type static_cast fmin fmax copysign
-        metal vec""".split()
+        exp exp2 exp10 log log2 log10 tanh metal vec __builtin_inff __builtin_nanf""".split()
     )
 )
 _LONGEST = 4000  # characters
 _SHORT = 64  # iterations of nested loops
-_EXITS = {"return_statement", "break_statement", "continue_statement"}
+_FEW = 300  # operations of all of them
+_OPERATIONS = {
+    "binary_expression",
+    "assignment_expression",
+    "unary_expression",
+    "call_expression",
+    "subscript_expression",
+    "conditional_expression",
+}
+_AROUND_LOOPS = {*LOOPS, "compound_statement", "if_statement", "else_clause"}
 _REFUSED = {
     "goto_statement": "goto",
     "labeled_statement": "goto",
     "lambda_expression": "a lambda",
-    "switch_statement": "a switch",
     "for_range_loop": "a loop over a range",
-    "while_statement": "a loop whose trip count is not known at its begin",
-    "do_statement": "a loop whose trip count is not known at its begin",
+}
+# Functions of the program with these have loops or access memory.
+_NOT_PLAIN = {
+    *LOOPS,
+    *_REFUSED,
+    "pointer_declarator",
+    "abstract_pointer_declarator",
+    "reference_declarator",
+    "abstract_reference_declarator",
+    "pointer_expression",
+    "subscript_expression",
+    "->",
 }
 
 
@@ -67,17 +85,18 @@ class Values:
         self.parameters = {p.name: p for p in kernel.parameters}
         self._check()
         self.guards, self.statements = self._guards()
-        self._loops = [n for s in self.statements for n in walk(s) if n.type == "for_statement"]
+        self._loops = [n for s in self.statements for n in walk(s) if n.type in LOOPS]
+        self.returns = any(n.type == "return_statement" for s in self.statements for n in walk(s))
         for loop in self._loops:
             self._check_structure(loop)
         self.accesses = Accesses(source, scopes, kernel)
-        self.uniform = {key(d) for d in self._variables() if self._is_never_passed(d)}
+        self.uniform = {key(d) for d in self.variables if self._is_never_passed(d)}
         changed = True
         while changed:
-            varying = {d.node.start_byte for d in self._variables() if not self._is_uniform(d)}
+            varying = {d.node.start_byte for d in self.variables if not self._is_uniform(d)}
             left = {
                 key(d)
-                for d in self._variables()
+                for d in self.variables
                 if key(d) in self.uniform and d.node.start_byte not in varying
             }
             changed, self.uniform = left != self.uniform, left
@@ -91,7 +110,25 @@ class Values:
         return self.source.masked_text(node)
 
     def loops_in(self, node) -> bool:
-        return any(n.type == "for_statement" for n in walk(node))
+        return any(n.type in LOOPS for n in walk(node))
+
+    def leaves(self, node) -> bool:
+        """Returns true if lanes may leave a statement for what does not follow it."""
+        return _leaves(node, False, False)
+
+    def is_divergent(self, loop) -> bool:
+        """Returns true if lanes may leave a loop before others."""
+        condition = loop.child_by_field_name("condition")
+        if condition is None or not self.counts(loop) or not self.is_uniform(condition):
+            return True
+        return _leaves(loop.child_by_field_name("body"), False, False)
+
+    def counts(self, loop) -> bool:
+        """Returns true if a loop's begin declares its counters, which are uniform."""
+        if loop.type != "for_statement":
+            return False
+        initializer = loop.child_by_field_name("initializer")
+        return initializer is not None and self.is_uniform_declaration(initializer)
 
     def is_uniform(self, node) -> bool:
         """Returns true if an expression has one value for adjacent threads, and no effect."""
@@ -164,8 +201,16 @@ class Values:
         reads = ("subscript_expression", "->")
         return self.is_uniform(node) and not any(n.type in reads for n in walk(node))
 
-    def _variables(self) -> list[Declaration]:
+    @functools.cached_property
+    def variables(self) -> list[Declaration]:
         return [d for d in self.scopes.declarations if d.kind == "variable"]
+
+    def declared_by(self, node) -> list[Declaration]:
+        return [d for d in self.variables if d.node == node]
+
+    def is_uniform_declaration(self, node) -> bool:
+        declared = self.declared_by(node) if node.type == "declaration" else []
+        return bool(declared) and all(key(d) in self.uniform for d in declared)
 
     def _is_never_passed(self, declaration: Declaration) -> bool:
         return not (
@@ -243,27 +288,37 @@ class Values:
             raise NoLanes("if constexpr")
         for call in self.source.find("(call_expression) @n", self.body):
             name = self._called(call)
-            if name not in _CALLED or self._calls.callees(call):
+            functions = self._calls.callees(call)
+            if not (all(map(self._is_plain, functions)) if functions else name in _CALLED):
                 raise NoLanes(f"the call of '{name}'")
-        names: set[str] = set()
-        for declaration in self._variables():
-            is_counter = declaration.node.parent.type == "for_statement"
-            if declaration.name in names or declaration.name in self.parameters:
+        for declaration in self.variables:
+            if declaration.name in self.parameters:
                 raise NoLanes(f"two variables named '{declaration.name}'")
             if declaration.kinds:
                 raise NoLanes(f"'{declaration.name}', which is a pointer, reference or array")
             if "constexpr" in declaration.type.split() or "static" in declaration.type.split():
                 raise NoLanes(f"'{declaration.name}', which is a constant")
-            if not is_counter:
-                names.add(declaration.name)
-        counters = {d.name for d in self._variables() if d.node.parent.type == "for_statement"}
-        if counters & names:
-            raise NoLanes("a loop's counter with the name of another variable")
         if any(
             d.kind not in ("parameter", "variable", "type", "constant")
             for d in self.scopes.declarations
         ):
             raise NoLanes("a structured binding")
+
+    def _is_plain(self, function: Function, callers: tuple = ()) -> bool:
+        """Returns true if a function of the program computes its result from numbers, without loops and memory."""
+        parameters = function.declarator.child_by_field_name("parameters")
+        kinds = {n.type for n in (*walk(parameters), *walk(function.body))}
+        if function in callers or function.in_class or kinds & _NOT_PLAIN:
+            return False
+        for call in self.source.find("(call_expression) @n", function.body):
+            functions = self._calls.callees(call)
+            if functions:
+                is_plain = all(self._is_plain(f, (*callers, function)) for f in functions)
+            else:
+                is_plain = self._called(call) in _CALLED
+            if not is_plain:
+                return False
+        return True
 
     def _called(self, call) -> str:
         function = call.child_by_field_name("function")
@@ -275,32 +330,30 @@ class Values:
     def _check_structure(self, loop) -> None:
         around = loop.parent
         while around != self.body:
-            if around.type not in ("for_statement", "compound_statement"):
-                raise NoLanes("a loop under a condition")
+            if around.type not in _AROUND_LOOPS:
+                raise NoLanes(f"a loop in a statement ({around.type})")
             around = around.parent
 
     def _guards(self) -> tuple[list, list]:
-        """Returns the statements up to the last guard, and all statements without the guards."""
-        guards, statements, last = [], [], 0
-        for node in statements_of(self.body):
-            guards.append(node)
-            if self._is_guard(node):
-                last = len(guards)
-                continue
-            statements.append(node)
-            for n in walk(node):
-                if n.type in _REFUSED:
-                    raise NoLanes(_REFUSED[n.type])
-                if n.type in _EXITS:
-                    raise NoLanes("threads that leave a loop or the kernel before others")
-                if n.type in ("identifier", "field_identifier") and "atomic" in self.text(n):
-                    raise NoLanes("an atomic operation")
-        if any(n.type != "declaration" and not self._is_guard(n) for n in guards[:last]):
-            raise NoLanes("threads that return after a statement")
+        """Returns the statements up to the last guard at the begin, and all statements without these guards."""
+        statements = statements_of(self.body)
+        for node in (n for s in statements for n in walk(s)):
+            if node.type in _REFUSED:
+                raise NoLanes(_REFUSED[node.type])
+            if node.type in ("identifier", "field_identifier") and "atomic" in self.text(node):
+                raise NoLanes("an atomic operation")
+        last = 0
         effects = ("assignment_expression", "update_expression")
-        if any(n.type in effects for guard in guards[:last] for n in walk(guard)):
-            raise NoLanes("threads that return after an assignment")
-        return guards[:last], statements
+        for number, node in enumerate(statements):
+            is_guard = self._is_guard(node)
+            if not is_guard and node.type != "declaration":
+                break
+            if any(n.type in effects for n in walk(node)):
+                break
+            if is_guard:
+                last = number + 1
+        guards = statements[:last]
+        return guards, [s for s in statements if s not in guards or not self._is_guard(s)]
 
     def _is_guard(self, node) -> bool:
         if node.type != "if_statement" or alternative_of(node) is not None:
@@ -311,15 +364,19 @@ class Values:
     @functools.cached_property
     def is_short(self) -> bool:
         """True if all loops have so few iterations, whose number the source tells, that clang unrolls them."""
-        return all(
-            math.prod(map(self._iterations, [o for o in self._loops if inside(loop, o)])) <= _SHORT
-            for loop in self._loops
-        )
+        return all(map(self._is_short, self._loops))
+
+    def _is_short(self, loop) -> bool:
+        around = [o for o in self._loops if inside(loop, o)]
+        iterations = math.prod(map(self._iterations, around))
+        return iterations <= _SHORT and iterations * _operations(loop) <= _FEW
 
     def _iterations(self, loop) -> float:
+        if self.is_divergent(loop):
+            return math.inf
         begin = [
             d.initialiser
-            for d in self._variables()
+            for d in self.variables
             if d.node == loop.child_by_field_name("initializer")
         ]
         condition = loop.child_by_field_name("condition")
@@ -334,18 +391,49 @@ class Values:
         return max(abs(numbers[1] - numbers[0]), 1)
 
     def _check_loop(self, loop) -> None:
-        initializer = loop.child_by_field_name("initializer")
-        condition, update = (loop.child_by_field_name(n) for n in ("condition", "update"))
-        if initializer is None or condition is None or update is None:
-            raise NoLanes("a for loop without one of its parts")
-        declared = [d for d in self._variables() if d.node == initializer]
-        counts = declared and all(key(d) in self.uniform for d in declared)
-        if not counts or not self.is_uniform(condition):
-            raise NoLanes("a loop whose trip count varies")
-        changed = [d for d in declared for n in d.definitions if inside(n, update)]
-        if update.type not in ("update_expression", "assignment_expression") or not changed:
+        condition = loop.child_by_field_name("condition")
+        if condition is not None and any(n.type == "declaration" for n in walk(condition)):
+            raise NoLanes("a condition that declares a variable")
+        if loop.type != "for_statement":
+            return
+        initializer, update = (loop.child_by_field_name(n) for n in ("initializer", "update"))
+        declared = [] if initializer is None else self.declared_by(initializer)
+        if not self.counts(loop):
+            return
+        changed = [] if update is None else [d for d in declared for n in d.definitions]
+        if not changed or update.type not in ("update_expression", "assignment_expression"):
             raise NoLanes("a for loop that does not count")
 
 
 def key(declaration: Declaration) -> int:
     return declaration.identifier.start_byte
+
+
+def _leaves(node, breaks: bool, continues: bool) -> bool:
+    """breaks, continues: true if `break` and `continue` do not leave what is looked at."""
+    if node.type == "return_statement":
+        return True
+    if node.type == "break_statement":
+        return not breaks
+    if node.type == "continue_statement":
+        return not continues
+    if node.type in LOOPS:
+        breaks = continues = True
+    elif node.type == "switch_statement":
+        breaks = True
+    return any(_leaves(child, breaks, continues) for child in node.named_children)
+
+
+def _operations(loop) -> int:
+    """Returns the number of operations of an iteration of a loop, without those of its head and of indices."""
+    found, waiting = 0, [loop.child_by_field_name("body")]
+    while waiting:
+        node = waiting.pop()
+        found += node.type in _OPERATIONS
+        parts = node.named_children
+        if node.type == "subscript_expression":
+            parts = []
+        elif node.type in LOOPS:
+            parts = [node.child_by_field_name("body")]
+        waiting += parts
+    return found

@@ -6,11 +6,23 @@ from ....analysis.program import Kernel
 from ....analysis.scopes import Declaration
 from ....dialect import names
 from ....dialect.edits import Edits, Mapped
-from ....source.tree import statements_of, walk
-from .analysis import LANE, SCALARS, Values, key
+from ....source.tree import alternative_of, statements_of
+from .analysis import LANE, Values
+from .lane_loop import LaneLoop
+from .masks import ALIVE, Begin, Branch, End, Enter, Loop, Masks, Statement
 from .reasons import NoLanes
 
 _S = names.SUPPORT
+_STATEMENTS = {
+    "declaration",
+    "expression_statement",
+    "if_statement",
+    "compound_statement",
+    "switch_statement",
+    "break_statement",
+    "continue_statement",
+    "return_statement",
+}
 
 
 class Form:
@@ -18,26 +30,30 @@ class Form:
     writes. is_short: true if its loops have few iterations."""
 
     def __init__(self, values: Values, edits: Edits, kernel: Kernel):
-        self._values = values
+        self.values = values
         self.positions = values.accesses.positions
         self.is_short = values.is_short
-        self._edits = edits
+        self.edits = edits
         self._kernel = kernel
-        self._arrays: dict[int, Declaration] = {}  # varying variables that are kept in arrays
-        self._takes_all_contiguous = True
+        self.arrays: dict[int, Declaration] = {}  # varying variables that are kept in arrays
+        self.takes_all_contiguous = True
         self.width = 64
-        self._out = Mapped()
-        self._block(values.statements)
-        if not self._arrays:
+        self.out = Mapped()
+        self._counted = 0
+        if values.returns:
+            self.width = 32
+            self.out.add(_array_of_ones(ALIVE))
+        self._block(values.statements, Masks())
+        if not self.arrays:
             raise NoLanes("no value that lives across a loop")
-        if not self._takes_all_contiguous:
+        if not self.takes_all_contiguous:
             self.width = 16
 
     def text(self) -> Mapped:
         function = self._kernel.function
         whole = Mapped()
         headers = " ".join(
-            "template " + self._edits.text_of(h.start_byte, h.end_byte)
+            "template " + self.edits.text_of(h.start_byte, h.end_byte)
             for h in function.template_headers
             if h.named_children
         )
@@ -45,37 +61,49 @@ class Form:
         whole.add(
             f"\n{headers} inline __attribute__((always_inline)) bool {name_in_lanes(function.name)}"
         )
-        whole.add(Mapped(*self._edits.apply(parameters.start_byte, parameters.end_byte)))
+        whole.add(Mapped(*self.edits.apply(parameters.start_byte, parameters.end_byte)))
         whole.add(f" {{\nconstexpr {names.ABI}::u32 msl_width = {self.width};\n")
         for parameter in self._lane_parameters():
             whole.add(f"const auto msl_first_{parameter} = {parameter};\n")
         self._guard(whole)
-        whole.add(self._out)
+        whole.add(self.out)
         whole.add("return true;\n}\n")
         return whole
+
+    def copy(self, node) -> Mapped:
+        return Mapped(*self.edits.apply(node.start_byte, node.end_byte))
+
+    def text_of(self, node) -> Mapped:
+        """Returns the text of a statement with what stands before it."""
+        start = self.values.source.previous_code(node.start_byte) + 1
+        return Mapped(*self.edits.apply(start, node.end_byte))
+
+    def number(self) -> int:
+        self._counted += 1
+        return self._counted
 
     def _lane_parameters(self) -> list[str]:
         return [p.name for p in self._kernel.parameters if p.attribute == LANE]
 
     def _guard(self, out: Mapped) -> None:
-        guards = self._values.guards
+        guards = self.values.guards
         if not guards:
             return
         out.add("{ unsigned msl_ended = 0;\n")
         out.add("MSL_INDEPENDENT for (unsigned msl_lane = 0; msl_lane < msl_width; ++msl_lane) { ")
-        out.add(self._builtins("msl_lane"))
+        out.add(self.builtins("msl_lane"))
         out.add("unsigned msl_ends = 0; do {\n")
         for node in guards:
             if node.type == "if_statement":
                 out.add("if (")
                 condition = node.child_by_field_name("condition")
-                out.add(self._copy(condition))
+                out.add(self.copy(condition))
                 out.add(") { msl_ends = 1; break; }\n")
             else:
-                out.add(self._statement(node))
+                out.add(self.text_of(node))
         out.add("} while (0); msl_ended |= msl_ends; }\nif (msl_ended) return false; }\n")
 
-    def _builtins(self, lane: str) -> str:
+    def builtins(self, lane: str) -> str:
         return "".join(
             f"const auto {n} = {_S}::next_thread(msl_first_{n}, {lane}); (void){n}; "
             for n in self._lane_parameters()
@@ -83,203 +111,128 @@ class Form:
 
     # ---- statements --------------------------------------------------------------------------------
 
-    def _block(self, statements: list) -> None:
-        run: list = []
+    def _block(self, statements: list, masks: Masks, run=()) -> None:
+        """Writes statements one after the other. run: parts of a lane loop that come first.
+
+        Where lanes may leave, the rest stands in `if (any lane is left)`: what is uniform in it, a load for example, is
+        done only if a thread does it.
+        """
+        run, opened = list(run), 0
         for node in statements:
-            if self._values.loops_in(node):
-                self._run(run)
+            if self.values.loops_in(node):
+                opened += self._structured(node, masks, run)
                 run = []
-                self._structured(node)
-            elif self._is_uniform_declaration(node):
-                self._run(run)
+                if self.values.leaves(node):
+                    opened += self._lane_loop([], masks, tells_any=True)
+            elif self.values.is_uniform_declaration(node):
+                opened += self._lane_loop(run, masks)
                 run = []
-                self._out.add(self._statement(node))
-                self._out.add("\n")
-            elif node.type in (
-                "declaration",
-                "expression_statement",
-                "if_statement",
-                "compound_statement",
-            ):
-                run.append(node)
+                self.out.add(self.text_of(node))
+                self.out.add("\n")
+            elif node.type in _STATEMENTS:
+                run.append(Statement(node))
             elif node.type != "comment":
                 raise NoLanes(f"a statement ({node.type})")
-        self._run(run)
+        opened += self._lane_loop(run, masks)
+        self.out.add("}\n" * opened)
 
-    def _structured(self, node) -> None:
-        if node.type == "for_statement":
-            body = node.child_by_field_name("body")
-            self._out.add(Mapped(*self._edits.apply(node.start_byte, body.start_byte)))
-            node = body
-        self._out.add("{\n")
-        self._block(statements_of(node))
-        self._out.add("}\n")
+    def _structured(self, node, masks: Masks, run: list) -> int:
+        """Writes a statement with loops inside, after a run that stands before it. Returns the number of blocks that
+        stay open."""
+        if node.type == "if_statement":
+            return self._if(node, masks, run)
+        if node.type == "compound_statement":
+            opened = self._lane_loop(run, masks)
+            self.out.add("{\n")
+            self._block(statements_of(node), masks)
+            self.out.add("}\n")
+            return opened
+        if self.values.is_divergent(node):
+            return self._divergent(node, masks, run)
+        opened = self._lane_loop(run, masks)
+        body = node.child_by_field_name("body")
+        self.out.add(Mapped(*self.edits.apply(node.start_byte, body.start_byte)))
+        self.out.add("{\n")
+        self._block(statements_of(body), masks)
+        self.out.add("}\n")
+        return opened
 
-    def _declared_by(self, node) -> list[Declaration]:
-        return [d for d in self._values.scopes.declarations if d.node == node]
-
-    def _is_uniform_declaration(self, node) -> bool:
-        declared = self._declared_by(node) if node.type == "declaration" else []
-        return bool(declared) and all(key(d) in self._values.uniform for d in declared)
-
-    def _run(self, run: list) -> None:
-        if not run:
-            return
-        start, end = run[0].start_byte, run[-1].end_byte
-        mine: list[Declaration] = []
-        for declaration in self._values.scopes.declarations:
-            if declaration.kind != "variable" or not start <= key(declaration) < end:
-                continue
-            if any(not start <= u.start_byte < end for u in declaration.uses):
-                self._keep(declaration)
-                mine.append(declaration)
-        used = [
-            d
-            for d in self._arrays.values()
-            if d not in mine and any(start <= u.start_byte < end for u in d.uses)
-        ]
-        straight = self._straight(run)
-        if straight:
-            self._probe(straight, run, used)
-            self._out.add("if (msl_straight) {\n")
-            self._lane_loop(run, used, mine, straight)
-            self._out.add("} else {\n")
-            self._lane_loop(run, used, mine, [], "MSL_RARE_LANES")
-            self._out.add("}\n}\n")
+    def _if(self, node, masks: Masks, run: list) -> int:
+        clause = node.child_by_field_name("condition")
+        condition = clause.child_by_field_name("value")
+        if clause.named_child_count != 1 or condition.type == "declaration":
+            raise NoLanes("a condition that declares a variable")
+        then, other = node.child_by_field_name("consequence"), alternative_of(node)
+        if self.values.is_uniform(condition):
+            opened = self._lane_loop(run, masks)
+            heads = ["if (", self.copy(condition), ") {\n"], ["} else {\n"]
+            inner = masks, masks
         else:
-            self._lane_loop(run, used, mine, [])
+            branch = Branch(condition, self.number(), other is not None)
+            opened = self._lane_loop([*run, branch], masks)
+            heads = [f"if ({branch.then}_any) {{\n"], [f"}} if ({branch.other}_any) {{\n"]
+            turn = () if masks.loop is None else (masks.loop.turn,)
+            inner = [Masks((*turn, name), masks.loop) for name in (branch.then, branch.other)]
+        for statement, head, within in zip((then, other), heads, inner, strict=True):
+            if statement is not None:
+                for text in head:
+                    self.out.add(text)
+                self._block(statements_of(statement), within)
+        self.out.add("}\n")
+        return opened
 
-    def _keep(self, declaration: Declaration) -> None:
-        type_ = self._values.text(declaration.type_node)
-        of_template = self._values.scopes.declaration_of(declaration.type_node)
-        if type_ not in SCALARS and of_template is None:
-            raise NoLanes(f"'{declaration.name}', which lives across a loop and is no scalar")
-        if declaration.is_address_taken:
-            raise NoLanes(f"the address of '{declaration.name}'")
-        written = self._edits.text_of(
-            declaration.type_node.start_byte, declaration.type_node.end_byte
+    def _divergent(self, node, masks: Masks, run: list) -> int:
+        """Writes a loop that lanes leave one by one: it ends when no lane is left."""
+        self.width = min(self.width, 32)
+        initializer, condition, update, body = (
+            node.child_by_field_name(n) for n in ("initializer", "condition", "update", "body")
         )
-        self._arrays[key(declaration)] = declaration
-        self._out.add(f"{written} {self._array(declaration)}[msl_width];\n")
-
-    def _array(self, declaration: Declaration) -> str:
-        return f"msl_{key(declaration)}_{declaration.name}"
-
-    def _lane_loop(self, run, used, mine, straight, before="MSL_INDEPENDENT") -> None:
-        out = self._out
-        out.add(f"{before} for (unsigned msl_lane = 0; msl_lane < msl_width; ++msl_lane) {{ ")
-        out.add(self._builtins("msl_lane"))
-        for d in used:
-            out.add(f"auto {d.name} = {self._array(d)}[msl_lane]; ")
-        replaced = [
-            (n.start_byte, n.end_byte, f"msl_at[{i}] + msl_lane") for i, n in enumerate(straight)
-        ]
-        for node in run:
-            here = [r for r in replaced if node.start_byte <= r[0] < node.end_byte]
-            out.add(self._statement(node, here))
-            out.add("\n")
-        for d in [*used, *mine]:
-            if d in mine or d.definitions or any(map(self._values._is_passed, d.uses)):
-                out.add(f"{self._array(d)}[msl_lane] = {d.name}; ")
-        out.add("}\n")
-
-    def _straight(self, run: list) -> list:
-        """Returns the indices in statements that grow by one from thread to thread."""
-        start = run[0].start_byte
-        found = []
-        for node in run:
-            for access in walk(node):
-                if access.type != "subscript_expression":
-                    continue
-                pointer = access.child_by_field_name("argument")
-                declaration = self._values.scopes.declaration_of(pointer)
-                indices = access.child_by_field_name("indices").named_children
-                if declaration is None or not declaration.is_pointer or len(indices) != 1:
-                    continue
-                index = indices[0]
-                if self._values.grows(index) and self._is_known(index, run, start):
-                    found.append(index)
-                elif self._values.is_uniform(index):
-                    continue
-                elif any(n.type == "for_statement" for n in self._around(access)):
-                    if access.parent.type == "assignment_expression" and (
-                        access.parent.child_by_field_name("left") == access
-                    ):
-                        raise NoLanes("stores in a loop that are not contiguous")
-                    self._takes_all_contiguous = False
-        return found
-
-    @staticmethod
-    def _around(node):
-        while node.parent is not None:
-            node = node.parent
-            yield node
-
-    def _is_known(self, index, run, start: int) -> bool:
-        """Returns true if the index can be computed before the lane loop: its variables are declared outside of the
-        run, or by a statement of it."""
-        for name in walk(index):
-            declaration = self._values.scopes.declaration_of(name)
-            if declaration is None or declaration.kind != "variable":
-                continue
-            if key(declaration) < start:
-                continue
-            if declaration.node not in run or len(self._declared_by(declaration.node)) != 1:
-                return False
-            if not self._is_known(declaration.initialiser, run, start):
-                return False
-        return True
-
-    def _probe(self, straight, run, used) -> None:
-        """Emits the indices of the first thread, and whether those of the last thread are as many elements further."""
-        needed: list = []
-        for index in straight:
-            self._collect(index, run, needed)
-        count = len(straight)
-        out = self._out
-        out.add(
-            f"{{ const auto msl_probe = [&](unsigned msl_lane, {names.ABI}::u64* msl_at) "
-            "__attribute__((always_inline)) { "
+        if node.type == "while_statement":
+            if condition.named_child_count != 1:
+                raise NoLanes("a condition that declares a variable")
+            condition = condition.child_by_field_name("value")
+        statements = statements_of(body)
+        is_single = not any(
+            self.values.loops_in(s) or self.values.is_uniform_declaration(s) for s in statements
         )
-        out.add(self._builtins("msl_lane"))
-        mentioned = {
-            key(d)
-            for node in [*straight, *needed]
-            for n in walk(node)
-            if (d := self._values.scopes.declaration_of(n)) is not None
-        }
-        for d in used:
-            if key(d) in mentioned:
-                out.add(f"const auto {d.name} = {self._array(d)}[msl_lane]; ")
-        for node in sorted(needed, key=lambda n: n.start_byte):
-            out.add(self._statement(node))
-        for i, index in enumerate(straight):
-            out.add(f"msl_at[{i}] = static_cast<{names.ABI}::u64>(")
-            out.add(self._copy(index))
-            out.add("); ")
-        same = " && ".join(f"msl_end[{i}] - msl_at[{i}] == msl_width - 1" for i in range(count))
-        out.add(
-            f"}}; {names.ABI}::u64 msl_at[{count}], msl_end[{count}]; msl_probe(0, msl_at); "
-            f"msl_probe(msl_width - 1, msl_end); const bool msl_straight = {same};\n"
-        )
+        loop = Loop(self.number(), is_single)
+        counts, before = self.values.counts(node), []
+        if initializer is not None and not counts:
+            before.append(Statement(initializer))
+        opened = self._lane_loop([*run, *before, Enter(loop)], masks)
+        self.out.add("for (")
+        self.out.add(self.text_of(initializer) if counts else ";")
+        is_head = node.type != "do_statement" and condition is not None
+        if is_head and self.values.is_uniform(condition):
+            self.out.add(self.copy(condition))
+            condition = None
+        self.out.add(";")
+        if counts:
+            self.out.add(self.copy(update))
+            update = None
+        self.out.add(") {\n")
+        begin = Begin(loop, condition if is_head else None)
+        end = End(loop, update, None if is_head else condition)
+        if is_single:
+            self._lane_loop([begin, *map(Statement, statements), end], Masks((), loop))
+        else:
+            self.out.add(f"unsigned {loop.turn}[msl_width];\n")
+            self._block(statements, Masks((loop.turn,), loop), [begin])
+            self._lane_loop([end], Masks((), loop))
+        self.out.add("}\n")
+        return opened
 
-    def _collect(self, node, run, needed: list) -> None:
-        for name in walk(node):
-            declaration = self._values.scopes.declaration_of(name)
-            if (
-                declaration is not None
-                and declaration.node in run
-                and declaration.node not in needed
-            ):
-                needed.append(declaration.node)
-                self._collect(declaration.initialiser, run, needed)
+    def _lane_loop(self, run: list, masks: Masks, tells_any: bool = False) -> int:
+        """Writes a lane loop. Returns the number of blocks that it opens for what follows."""
+        if not run and not tells_any:
+            return 0
+        loop = LaneLoop(self, masks, run, tells_any)
+        loop.write()
+        return loop.opened
 
-    def _copy(self, node) -> Mapped:
-        return Mapped(*self._edits.apply(node.start_byte, node.end_byte))
 
-    def _statement(self, node, replaced=()) -> Mapped:
-        start = self._values.source.previous_code(node.start_byte) + 1
-        return Mapped(*self._edits.apply(start, node.end_byte, replaced))
+def _array_of_ones(name: str) -> str:
+    return f"unsigned {name}[msl_width]; for (unsigned& msl_one : {name}) msl_one = 1;\n"
 
 
 def name_in_lanes(name: str) -> str:
