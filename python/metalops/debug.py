@@ -51,6 +51,7 @@ def compare(
     halt: bool = True,
     path: str | os.PathLike | None = None,
     model: nn.Module | None = None,
+    compiled: bool = False,
     most_bytes: int = 2**30,
     seed: int = 0,
 ) -> Comparison:
@@ -66,14 +67,14 @@ def compare(
     differs; otherwise all are collected in the differences of the Comparison, whose report() says what was found and what
     was not compared. path: of a file for the first call that differs, which `python -m metalops replay` runs again. model:
     the module from which parts have their names, such as "decoder.layers.3.self_attn"; by default the outermost one that
-    is called. most_bytes: of memory on the CPU that a comparison may take; larger calls are skipped. Functions of
-    torch.compile run uncompiled in the block, so that their operators are seen.
+    is called. compiled: compare functions of torch.compile kernel by kernel as Inductor compiles them, anew; by default
+    they run uncompiled in the block. most_bytes: of memory on the CPU that a comparison may take; larger calls are skipped.
 
     Raises ValueError for a share that is not in (0, 1], and OSError if no file can be written at the path.
     """
     from ._compare.mode import Comparison
 
-    return Comparison(share, halt, path, model, most_bytes, seed)
+    return Comparison(share, halt, path, model, compiled, most_bytes, seed)
 
 
 def capture(

@@ -31,7 +31,8 @@ class Comparison(contextlib.ContextDecorator):
     """A comparison with the CPU: a context manager and a decorator. metalops.debug.compare() makes it.
 
     differences: found so far. calls, compared: the numbers of calls of operators on mps tensors, and of those that were
-    compared. checked: random operators of whose results properties were checked, with the numbers of calls. skipped: by
+    compared; with compiled, of buffers of compiled kernels, too. differing_operators: the number of differences that are of
+    operators, not of compiled kernels. checked: random operators of whose results properties were checked, with the numbers of calls. skipped: by
     reason, the operators that were not compared, with the numbers of calls.
     """
 
@@ -41,6 +42,7 @@ class Comparison(contextlib.ContextDecorator):
         halt: bool,
         path: str | os.PathLike | None,
         model: nn.Module | None,
+        compiled: bool,
         most_bytes: int,
         seed: int,
     ) -> None:
@@ -51,13 +53,14 @@ class Comparison(contextlib.ContextDecorator):
         if path is not None:
             _outputs.check_file(path)
         self.differences: list[Difference] = []
-        self.calls = self.compared = 0
+        self.calls = self.compared = self.differing_operators = 0
         self.checked: Counter[str] = Counter()
         self.skipped: dict[str, Counter[str]] = {}
         self._share, self._halt, self._most_bytes = share, halt, most_bytes
         self._path = None if path is None else os.fspath(path)
         self._chance = random.Random(seed)
         self._names = ModuleNames(model)
+        self._compiled = compiled
         self._depth = 0
         self._stack = contextlib.ExitStack()
         self._lock = recursive_lock()
@@ -74,7 +77,11 @@ class Comparison(contextlib.ContextDecorator):
             warnings.filterwarnings(
                 "ignore", r"Using `torch\.compile\(module\)` when there are glo"
             )
-            stack.enter_context(_Mode(self))
+            if self._compiled:
+                from .compiled import kernels_compared
+
+                stack.enter_context(kernels_compared(self))
+            stack.enter_context((_ModeOfCompiled if self._compiled else _Mode)(self))
             self._stack = stack.pop_all()
         return self
 
@@ -113,6 +120,10 @@ class Comparison(contextlib.ContextDecorator):
         outcome = make(operator, args, kwargs, gradient=is_backward)
         self._note(operator, outcome, module, is_backward, number)
         return outcome.result
+
+    def module(self) -> tuple[str, bool]:
+        """Returns the name of the module that runs in this thread, and whether the backward pass does."""
+        return self._names.current()
 
     def skip(self, reason: str, name: str) -> None:
         """Notes that a call was not compared."""
@@ -158,6 +169,8 @@ class Comparison(contextlib.ContextDecorator):
             served_by(operator.name, outcome.stand_ins),
             versions(),
         )
+        with self._lock:
+            self.differing_operators += 1
         self.found(difference, file.Call(operator.name, outcome.before, outcome.state))
 
     def found(self, difference: Difference, call: file.Call | None = None) -> None:
@@ -190,7 +203,11 @@ class _Mode(DispatchMode):
         return self._comparison.call(func, args, kwargs)
 
 
-# The operators of functions of torch.compile come here, in the scope of the compiler.
+class _ModeOfCompiled(_Mode, through_compiled=True):
+    pass
+
+
+# Where the operators of functions of torch.compile come here, in the scope of the compiler.
 run_uncompiled(_Mode.__torch_dispatch__)
 
 

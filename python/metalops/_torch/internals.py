@@ -126,6 +126,8 @@ def constant_to_dynamo(function: Callable) -> Callable:
 
 # ---- tensors -------------------------------------------------------------------------------------
 
+# A context in which no dispatch mode is active.
+without_dispatch_modes = _find("torch.utils._python_dispatch", "_disable_current_modes")
 is_alias_of = _find("torch._C", "_is_alias_of")
 is_view = _find("torch", "Tensor._is_view")
 negative_view = _find("torch", "_neg_view")
@@ -145,6 +147,7 @@ FakeTensorMode = _find("torch._subclasses.fake_tensor", "FakeTensorMode")
 # register_fake_implementation(overload)(f): f(mode, overload, *arguments) returns the results for fake tensors, or
 # NotImplemented.
 register_fake_implementation = _find("torch._subclasses.fake_impls", "register_op_impl")
+is_fake = _find("torch._subclasses.fake_tensor", "is_fake")
 detect_fake_mode = _find("torch._guards", "detect_fake_mode")
 PromotionKind = _find("torch._prims_common", "ELEMENTWISE_TYPE_PROMOTION_KIND")
 compute_elementwise_output_strides = _find(
@@ -291,6 +294,31 @@ def inductor_lowering() -> InductorLowering:
     return found
 
 
+class InductorCompiler(NamedTuple):
+    """Inductor as a compiler of graphs. compile: of a graph of Dynamo; its inner_compile compiles the graphs of operators
+    that AOTAutograd makes of it, by default by compile_inner. hook(f): a context in which f(name, tensor) is told of each
+    buffer that was computed, by the name of its node, if the graph was compiled with generate_intermediate_hooks.
+    without_autograd_cache: a context in which AOTAutograd compiles anew."""
+
+    compile: Callable
+    compile_inner: Callable
+    hook: Callable
+    without_autograd_cache: Callable
+
+
+def inductor_compiler() -> InductorCompiler:
+    """Returns the interface of Inductor's compiler."""
+    patch = _find("torch._functorch.config", "patch")
+    found = InductorCompiler(
+        _find("torch._inductor.compile_fx", "compile_fx"),
+        _find("torch._inductor.compile_fx", "compile_fx_inner"),
+        _find("torch._inductor.hooks", "intermediate_hook"),
+        functools.partial(patch, enable_autograd_cache=False),
+    )
+    _raise_if_missing()
+    return found
+
+
 INDUCTOR_METAL = "torch._inductor.codegen.mps"
 
 
@@ -382,14 +410,25 @@ def run_uncompiled(function: Callable) -> None:
 
 
 class DispatchMode(TorchDispatchMode):
-    """A TorchDispatchMode that does not import the compiler when it is first called; see run_uncompiled."""
+    """A TorchDispatchMode that does not import the compiler when it is first called, and under which functions of
+    torch.compile run uncompiled; with through_compiled, a keyword of a subclass, compiled, and what they call is seen."""
+
+    through_compiled = False
+
+    def __init_subclass__(cls, through_compiled: bool = False, **keywords: Any) -> None:
+        cls.through_compiled = through_compiled
+        super().__init_subclass__(**keywords)
 
     # Operators with functions among their arguments are calls like others.
     supports_higher_order_operators = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False
+        return cls.through_compiled
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return cls.through_compiled
 
 
 INDUCTOR_LINKER = "torch._inductor.cpp_builder"
