@@ -10,6 +10,7 @@
 
 #include <csrc/python/functor.h>
 #ifdef __APPLE__
+#include <csrc/macos/command_time.h>
 #include <csrc/macos/textured_kernel.h>
 #endif
 
@@ -68,6 +69,8 @@ PYBIND11_MODULE(_C, m) {
       .value("NEVER", metalops::AttentionUse::kNever, "None.");
   m.def("set_attention_use", &metalops::set_attention_use, py::arg("use"),
         "For the whole process. Returns what it was before.");
+  m.def("may_serve_attention", &metalops::may_serve_attention,
+        "False if torch is to serve every call: by the choice, or within sdpa_kernel(MATH).");
   m.def("direct_call", &metalops::direct_call, py::arg("name"), py::arg("fallback"),
         py::arg("numbers") = false,
         "A function that calls the operator `name` (\"metalops::...\") like a built-in one; see "
@@ -75,5 +78,6 @@ PYBIND11_MODULE(_C, m) {
   metalops::bind_functor(m);
 #ifdef __APPLE__
   metalops::bind_textured_kernel(m);
+  metalops::bind_command_time(m);
 #endif
 }

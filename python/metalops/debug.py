@@ -1,4 +1,5 @@
-"""Compares what runs on mps with the CPU; inspects the software mps device, and checks kernels on it."""
+"""Compares what runs on mps with the CPU, and tells its time and memory; inspects the software mps device, and checks kernels
+on it."""
 
 from __future__ import annotations
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ._compare.mode import Comparison
+    from ._observe.memory import Memory
+    from ._observe.profile import Profile
     from .trace.format import Trace
 
 
@@ -75,6 +78,43 @@ def compare(
     from ._compare.mode import Comparison
 
     return Comparison(share, halt, path, model, compiled, most_bytes, seed)
+
+
+def profile(*, model: nn.Module | None = None, path: str | os.PathLike | None = None) -> Profile:
+    """Times every operator of mps tensors in the block, or in the decorated function, and every kernel that they launch.
+
+    The result's table() says which took longest, with the bytes that they read and write, and the rate; table("module")
+    which modules did, table("kernel") which kernels. Views and other operators that compute nothing are left out, as are
+    operators of the CPU. Compiled functions stay compiled: their kernels belong to no operator.
+
+    On the software device kernels are timed as the engine runs them; they say nothing about a GPU. On a Mac the time of
+    an operator is that of its command buffer: the device is waited for after each one, so that the program takes
+    longer than without, and the times of kernels are not known.
+
+    model: the module from which parts have their names; by default the outermost one that is called. path: of a trace that
+    is written when the block ends, which https://ui.perfetto.dev opens.
+
+    Raises OSError if no file can be written at the path.
+    """
+    from ._observe.profile import Profile
+
+    return Profile(model, path)
+
+
+def memory(*, model: nn.Module | None = None) -> Memory:
+    """Follows the memory that operators in the block, or in the decorated function, allocate on mps, until it is freed.
+
+    The result's table() says which operators of which modules made what is alive now, and at the peak; what the allocator
+    caches, and what the driver has. snapshot() returns the same at a time, and the difference of two snapshots is the
+    growth between them. Memory that an operator allocates and frees within its call, and that of before the block, has no
+    known holder.
+
+    model: the module from which parts have their names, and whose parameters and buffers are told apart from other memory; by
+    default names are those in the outermost module that is called.
+    """
+    from ._observe.memory import Memory
+
+    return Memory(model)
 
 
 def capture(

@@ -9,4 +9,8 @@ enum class AttentionUse { kAlways, kUnlessFused, kNever };
 // Sets the choice for the whole process and returns the previous one.
 AttentionUse set_attention_use(AttentionUse use);
 
+// Returns false if torch is to serve every call: by the choice, or because of
+// torch.nn.attention.sdpa_kernel(SDPBackend.MATH).
+bool may_serve_attention();
+
 }  // namespace metalops

@@ -30,9 +30,21 @@ namespace {
 
 std::atomic<AttentionUse> attention_use{AttentionUse::kAlways};
 
+// Returns true if torch.nn.attention.sdpa_kernel allows SDPBackend.MATH only.
+bool only_math_is_enabled() {
+  const auto& context = at::globalContext();
+  return context.userEnabledMathSDP() && !context.userEnabledFlashSDP() &&
+         !context.userEnabledMemEfficientSDP() && !context.userEnabledCuDNNSDP() &&
+         !context.userEnabledOverrideableSDP();
+}
+
 }  // namespace
 
 AttentionUse set_attention_use(AttentionUse use) { return attention_use.exchange(use); }
+
+bool may_serve_attention() {
+  return attention_use.load() != AttentionUse::kNever && !only_math_is_enabled();
+}
 
 }  // namespace metalops
 
@@ -181,14 +193,6 @@ bool types_fit(const Call& call) {
          call.mask->device() == call.query.device() && is_dense(*call.mask);
 }
 
-// Returns true if torch.nn.attention.sdpa_kernel allows SDPBackend.MATH only.
-bool only_math_is_enabled() {
-  const auto& context = at::globalContext();
-  return context.userEnabledMathSDP() && !context.userEnabledFlashSDP() &&
-         !context.userEnabledMemEfficientSDP() && !context.userEnabledCuDNNSDP() &&
-         !context.userEnabledOverrideableSDP();
-}
-
 bool needs_gradient(const Call& call) {
   return c10::GradMode::is_enabled() &&
          (call.query.requires_grad() || call.key.requires_grad() || call.value.requires_grad());
@@ -218,8 +222,7 @@ bool stock_is_fused(const Call& call) {
 }
 
 bool may_be_served_by_us(const Call& call) {
-  return metalops::attention_use.load() != metalops::AttentionUse::kNever &&
-         !only_math_is_enabled() && types_fit(call);
+  return metalops::may_serve_attention() && types_fit(call);
 }
 
 // Returns the sizes of a call that metalops serves, and nothing if torch serves it.
