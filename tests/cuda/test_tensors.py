@@ -209,31 +209,43 @@ def test_on_compute_capability_9_0_four_simdgroups_attend_together():
 
 
 @pytest.mark.parametrize(
-    ("tensor", "matrix"),
+    ("tensor", "matrices"),
     [
-        (lambda x: x, (0, 64, 128, 256)),
-        (lambda x: x.t(), (0, 64, 128, 256)),
-        (lambda x: x.view(2, 32, 128), (0, 64, 128, 256)),
-        (lambda x: x.view(1, 64, 1, 128), (0, 64, 128, 256)),
-        (lambda x: x[8:, 16:48], (8 * 256 + 32, 56, 32, 256)),
-        (lambda x: x.view(4, 16, 128).transpose(0, 1), (0, 64, 128, 256)),
-        (lambda x: x[:, 1:], None),  # address
-        (lambda x: x.view(-1)[:8064].view(128, 63), None),  # stride
-        (lambda x: x[:, ::2], None),
-        (lambda x: x.view(4, 16, 128)[:, :8], None),
-        (lambda x: x.view(-1), None),
-        (lambda x: x[:0], None),
-        (lambda x: x.view(torch.int32), None),
-        (lambda x: x[:1].expand(64, 128), None),
-        (lambda x: x.as_strided((64, 128), (64, 1)), None),
+        (lambda x: x, [(0, 64, 128, 256)]),
+        (lambda x: x.t(), [(0, 64, 128, 256)]),
+        (lambda x: x.view(1, 2, 32, 128), [(0, 64, 128, 256)]),
+        (lambda x: x.view(1, 64, 1, 128), [(0, 64, 128, 256)]),
+        (lambda x: x[8:, 16:48], [(8 * 256 + 32, 56, 32, 256)]),
+        (lambda x: x.view(1, 4, 16, 128), [(0, 64, 128, 256)]),
+        # (batch, heads, tokens, features) and (tokens, heads, features) with adjacent heads
+        (
+            lambda x: x.view(2, 32, 4, 32).transpose(1, 2),
+            [(0, 256, 32, 64), (0, 64, 128, 256)],
+        ),
+        (lambda x: x.view(64, 4, 32), [(0, 256, 32, 64), (0, 64, 128, 256)]),
+        (lambda x: x.view(64, 4, 32)[:, :2], [(0, 64, 64, 256)]),
+        (lambda x: x.view(4, 16, 128)[:, :8], [(0, 4, 1024, 4096)]),
+        (lambda x: x.view(2, 2, 16, 128)[:, :, :8], []),
+        (lambda x: x[:, 64:].view(64, 2, 32), [(128, 64, 64, 256)]),
+        (
+            lambda x: x[:, 64:].view(2, 32, 2, 32).transpose(1, 2),
+            [(128, 64, 64, 256)],
+        ),
+        (lambda x: x[:, 1:], []),  # address
+        (lambda x: x.view(-1)[:8064].view(128, 63), []),  # stride
+        (lambda x: x[:, ::2], []),
+        (lambda x: x.view(-1), []),
+        (lambda x: x[:0], []),
+        (lambda x: x.view(torch.int32), []),
+        (lambda x: x[:1].expand(64, 128), []),
+        (lambda x: x.as_strided((64, 128), (64, 1)), []),
     ],
 )
-def test_matrices_that_the_copy_engine_reads(tensor, matrix):
+def test_matrices_that_the_copy_engine_reads(tensor, matrices):
     x = torch.zeros(64, 128, dtype=torch.half)
     assert x.data_ptr() % 16 == 0
-    if matrix is not None:
-        matrix = x.data_ptr() + matrix[0], *matrix[1:]
-    assert copy_maps.matrix_of(tensor(x)) == matrix
+    expected = [(x.data_ptr() + at, *sizes) for at, *sizes in matrices]
+    assert copy_maps.matrices_of(tensor(x)) == expected
 
 
 @pytest.mark.full

@@ -231,7 +231,7 @@ class Function:
         table = b""
         if self._handles or textures or samplers:
             table = texture_argument.table(self._name, self._handles, textures, samplers)
-        maps = copy_maps.of_launch(values) if self._launched_bytes else None
+        maps = copy_maps.of_launch(self._read_first(values)) if self._launched_bytes else None
         if self._tensors:
             values = tensor_argument.described(self._name, self._tensors, values)
         try:
@@ -270,6 +270,12 @@ class Function:
         self._parameters.append(parameters)
         # The allocator keeps their memory for later work on this stream.
         del kept
+
+    def _read_first(self, values: Sequence[Value]) -> list[Value]:
+        """Returns arguments in the order in which maps are made of them."""
+        written = {a.index for a in self.arguments if a.is_written}
+        indices = sorted(range(len(values)), key=lambda i: (i in written, i))
+        return [values[i] for i in indices]
 
     def _new_geometry(self, grid: Sequence[int] | int, group: Sequence[int] | int) -> Geometry:
         key = grid, group
