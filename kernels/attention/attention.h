@@ -13,8 +13,8 @@ enum class AttentionMask : int32_t { kNone, kBool, kFloat, kSame };
 // Tile sizes in queries (rows) and keys (columns) per threadgroup: kRows x kColumns with simdgroup
 // matrices, kRowsOfTensors x kColumnsOfTensors with Metal 4 tensors. Forward, tensor tiles have
 // kRows if values have more than kMostFeatures features, and half precision kRowsOfWarpgroups where
-// simdgroups multiply together (has_warpgroups of plans::Device). Backward, tiles always have
-// kRows, and those of the mask's gradient kColumns.
+// simdgroups multiply together (has_warpgroups of plans::Device), unless there are few. Backward,
+// tiles always have kRows, and those of the mask's gradient kColumns.
 enum class AttentionTile : int32_t {
   kRows = 32,
   kColumns = 32,

@@ -227,8 +227,8 @@ kernel void attention_forward(
   // Float weights overwrite the scores; narrower ones have their own memory.
   threadgroup T* const weights = Tile::is_float ? reinterpret_cast<threadgroup T*>(scores) : narrow;
 
-  const attention::QueryTile tile =
-      attention::query_tile_of(group, Tile::rows, p, cu_queries, cu_keys, lengths);
+  const attention::QueryTile tile = attention::query_tile_of(
+      attention::balanced_group(group, Tile::rows, p), Tile::rows, p, cu_queries, cu_keys, lengths);
   const attention::Sequence s = tile.sequence;
   if (tile.first >= s.queries) {
     return;
@@ -340,16 +340,18 @@ constant constexpr bool has_staged_lines = ::mpp::tensor_ops::has_staged_lines;
 constant constexpr bool has_staged_lines = false;
 #endif
 
+constant constexpr int kSimdgroupsOfTile =
+    has_staged_lines ? static_cast<int>(AttentionTile::kRowsOfWarpgroups) / 16
+                     : attention::kSimdgroups;
+
 // The tile of a simdgroup, its GEMMs, and the tiles of keys and values that its threadgroup shares.
-template <typename T, int FEATURES>
+template <typename T, int FEATURES, int SIMDGROUPS>
 struct SimdgroupTile {
   typedef ::mpp::tensor_ops::matmul2d_descriptor Descriptor;
   static constant constexpr int rows = 16;
   static constant constexpr int features = FEATURES;
   static constant constexpr int columns = (FEATURES <= 64 ? 64 : 32) * (has_staged_lines ? 2 : 1);
-  static constant constexpr int simdgroups =
-      has_staged_lines ? static_cast<int>(AttentionTile::kRowsOfWarpgroups) / rows
-                       : attention::kSimdgroups;
+  static constant constexpr int simdgroups = SIMDGROUPS;
   static constant constexpr int rows_of_group = simdgroups * rows;
   static constant constexpr Descriptor multiplying =
       Descriptor(rows, columns, FEATURES, false, true, false, Descriptor::mode::multiply);
@@ -444,6 +446,9 @@ struct StagedTokens {
   static inline int end_of_whole_tiles(int end) { return end; }
   inline Tokens keys() const { return tokens(tiles); }
   inline Tokens values() const { return tokens(tiles + Staged::size); }
+  // Called after products with the keys, and before those with the values.
+  inline void leave_keys() const {}
+  inline void enter_values(int, int) const {}
 
  private:
   inline void load(int at) {
@@ -486,14 +491,13 @@ struct CopiedTokens {
     return rows;
   }
   inline void begin(int at, int end) { ring.begin(at, end); }
-  inline void take(int at, int end) {
-    ring.wait(at);
-    ring.bring(at + Tile::columns, end);
-  }
+  inline void take(int at, int end) { ring.take(at, end); }
   inline void take_whole(int at, int end) { ring.take_boxes(at, end); }
   inline int end_of_whole_tiles(int end) const { return ring.end_of_boxes(end); }
   inline Tokens keys() const { return ring.first(); }
   inline Tokens values() const { return ring.second(); }
+  inline void leave_keys() const { ring.leave_first(); }
+  inline void enter_values(int at, int end) const { ring.enter_second(at, end); }
 };
 template <typename T, typename Tile>
 using TokensOf = conditional_t<has_staged_lines, CopiedTokens<T, Tile>, StagedTokens<T, Tile>>;
@@ -551,8 +555,8 @@ inline void make_scores(thread Tensor& products, SimdgroupQueries<T> mine, int a
 }
 
 // Raises the running max of rows to the max of a block times `by`, from row_values, which receive
-// the new one. `factor` receives what earlier sums are to be multiplied by. Returns true if any is
-// not one. to_base_2: makes exponents of base 2.
+// the new one. `factor` receives what earlier sums are to be multiplied by. Returns true if one of
+// this thread's is not one. to_base_2: makes exponents of base 2.
 template <typename Row>
 inline bool raise_max(thread Row& running_max, thread Row& factor, thread Row& row_values, float by,
                       float to_base_2) {
@@ -573,11 +577,11 @@ inline bool raise_max(thread Row& running_max, thread Row& factor, thread Row& r
     is_new = is_new || exceeds;
     row_values[i] = running_max[i] == -INFINITY ? 0.0f : running_max[i];
   }
-  return simd_any(is_new);
+  return is_new;
 }
 
-// Returns true if the max of some row is so large that the conversion to base 2 would round off
-// digits of the score differences, or overflow.
+// Returns true if the max of a row of this thread is so large that the conversion to base 2 would
+// round off digits of the score differences, or overflow.
 template <typename Row>
 inline bool is_any_far(thread Row& row_max) {
   bool is_mine = false;
@@ -585,7 +589,7 @@ inline bool is_any_far(thread Row& row_max) {
   for (uint16_t i = 0; i < row_max.get_capacity(); ++i) {
     is_mine = is_mine || (row_max.is_valid_element(i) && abs(row_max[i]) > attention::kRoomy);
   }
-  return simd_any(is_mine);
+  return is_mine;
 }
 
 // Turns scores into weights, powers of two of `by` times the score minus the row's value of
@@ -718,10 +722,11 @@ inline void drop_weights(thread Tensor& weights, SimdgroupQueries<T> mine, int a
 
 // Adds weights times a tile of values to the sums. Where weights are no left operand as they are,
 // they go through `stored`, the simdgroup's own memory.
-template <typename Tile, typename T, typename Scores, typename Weights, typename Left,
-          typename Tokens, typename Sums>
-inline void add_values(thread Scores& scores, thread Weights& weights, thread Left& left,
-                       thread Tokens& values, thread Sums& sums, threadgroup T* stored) {
+template <typename Tile, typename T, typename Staging, typename Scores, typename Weights,
+          typename Left, typename Sums>
+inline void add_values(thread Staging& staged, thread Scores& scores, thread Weights& weights,
+                       thread Left& left, thread Sums& sums, int at, int end,
+                       threadgroup T* stored) {
   typename Tile::Add add;
 #pragma unroll
   for (uint16_t i = 0; i < scores.get_capacity(); ++i) {
@@ -729,6 +734,12 @@ inline void add_values(thread Scores& scores, thread Weights& weights, thread Le
       weights[i] = static_cast<T>(scores[i]);
     }
   }
+  staged.enter_values(at, end);
+  typename Staging::Tokens values = staged.values();
+#if defined(__METALOPS_STAGED_LINES__)
+  auto given = add.template get_left_input_cooperative_tensor<T, T, float>(weights);
+  add.run(given, values, sums);
+#else
   if (add.template is_compatible_as_left_input<T, T, float>(weights)) {
     auto given = add.template get_left_input_cooperative_tensor<T, T, float>(weights);
     add.run(given, values, sums);
@@ -740,19 +751,21 @@ inline void add_values(thread Scores& scores, thread Weights& weights, thread Le
     left.load(memory);
     add.run(left, values, sums);
   }
+#endif
 }
 
-// Attends to a tile of keys and values.
+// Attends to a tile of keys and values. end: of the keys that are seen.
 template <typename Tile, typename T, typename Staging, typename Query, typename Scores,
           typename Weights, typename Left, typename Sums, typename Row>
 inline void attend(thread Staging& staged, thread Query& q, thread Scores& scores,
                    thread Weights& weights, thread Left& left, thread Sums& sums,
                    thread Row& row_values, thread Row& running_max, thread Row& factor,
                    thread Row& total, thread bool& is_far, SimdgroupQueries<T> mine, int at,
-                   threadgroup T* stored) {
+                   int end, threadgroup T* stored) {
   typename Tile::Multiply multiply;
   typename Staging::Tokens keys = staged.keys();
   multiply.run(q, keys, scores);
+  staged.leave_keys();
   make_scores(scores, mine, at);
   const bool is_new = weigh_block(scores, row_values, running_max, factor, total, is_far);
   if (mine.dropout.drops) {
@@ -761,8 +774,7 @@ inline void attend(thread Staging& staged, thread Query& q, thread Scores& score
   if (is_new) {
     rescale(sums, factor);
   }
-  typename Staging::Tokens values = staged.values();
-  add_values<Tile>(scores, weights, left, values, sums, stored);
+  add_values<Tile>(staged, scores, weights, left, sums, at, end, stored);
 }
 
 // attend() if weights are_bare(). IS_WHOLE: all queries see all keys of the tile.
@@ -771,17 +783,17 @@ template <typename Tile, bool IS_WHOLE, typename T, typename Staging, typename Q
 inline void attend_bare(thread Staging& staged, thread Query& q, thread Scores& scores,
                         thread Weights& weights, thread Left& left, thread Sums& sums,
                         thread Row& row_values, thread Row& running_max, thread Row& factor,
-                        thread Row& total, SimdgroupQueries<T> mine, int at,
+                        thread Row& total, SimdgroupQueries<T> mine, int at, int end,
                         threadgroup T* stored) {
   typename Tile::Multiply multiply;
   typename Staging::Tokens keys = staged.keys();
   multiply.run(q, keys, scores);
+  staged.leave_keys();
   if (!IS_WHOLE) {
     hide(scores, mine, at);
   }
   weigh_bare_block(scores, sums, row_values, running_max, factor, total, mine.make.scale * kLog2E);
-  typename Staging::Tokens values = staged.values();
-  add_values<Tile>(scores, weights, left, values, sums, stored);
+  add_values<Tile>(staged, scores, weights, left, sums, at, end, stored);
 }
 
 // Computes each row's lse, into row_lse, and what normalises its sums, into `factor`.
@@ -826,7 +838,7 @@ inline void store_rows_of_simdgroup(device T* out, device float* lse, thread Ten
 // a cooperative tensor; tiles of keys and values are shared in threadgroup memory. Exponentials are
 // in base 2. Where lines are staged by the GPU, the bound on threads is one on registers, so that
 // two threadgroups share a multiprocessor.
-template <typename T, int FEATURES>
+template <typename T, int FEATURES, int SIMDGROUPS>
 [[max_total_threads_per_threadgroup(has_staged_lines ? 512 : attention::kThreads)]] kernel void
 attention_forward_by_simdgroups(
     device T* out [[buffer(0)]], device float* lse [[buffer(1)]],
@@ -838,7 +850,7 @@ attention_forward_by_simdgroups(
     device const float* key_scale [[buffer(12)]], constant AttentionParameters& p [[buffer(13)]],
     uint group [[threadgroup_position_in_grid]], uint index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]]) {
-  typedef SimdgroupTile<T, FEATURES> Tile;
+  typedef SimdgroupTile<T, FEATURES, SIMDGROUPS> Tile;
   typedef TokensOf<T, Tile> Staging;
   typedef typename Staging::Tokens Tokens;
   typename Tile::Multiply multiply;
@@ -847,7 +859,8 @@ attention_forward_by_simdgroups(
   threadgroup T stored_weights[Tile::rows_of_group * Tile::columns];
 
   const attention::QueryTile tile =
-      attention::query_tile_of(group, Tile::rows_of_group, p, cu_queries, cu_keys, lengths);
+      attention::query_tile_of(attention::balanced_group(group, Tile::rows_of_group, p),
+                               Tile::rows_of_group, p, cu_queries, cu_keys, lengths);
   const attention::Sequence s = tile.sequence;
   if (tile.first >= s.queries) {
     return;
@@ -880,13 +893,13 @@ attention_forward_by_simdgroups(
       if (at < whole.begin || at >= whole.end) {
         staged.take(at, seen.end);
         attend_bare<Tile, false>(staged, q, scores, weights, left, sums, row_values, running_max,
-                                 factor, total, mine, at, stored);
+                                 factor, total, mine, at, seen.end, stored);
         at += Tile::columns;
       } else {
         for (; at < whole.end; at += Tile::columns) {
           staged.take_whole(at, seen.end);
           attend_bare<Tile, true>(staged, q, scores, weights, left, sums, row_values, running_max,
-                                  factor, total, mine, at, stored);
+                                  factor, total, mine, at, seen.end, stored);
         }
       }
     }
@@ -896,7 +909,7 @@ attention_forward_by_simdgroups(
     for (; at < seen.end; at += Tile::columns) {
       staged.take(at, seen.end);
       attend<Tile>(staged, q, scores, weights, left, sums, row_values, running_max, factor, total,
-                   is_far, mine, at, stored);
+                   is_far, mine, at, seen.end, stored);
     }
   }
 
@@ -909,7 +922,7 @@ attention_forward_by_simdgroups(
 
 #define REGISTER_FORWARD_BY_SIMDGROUPS(T, FEATURES)                    \
   REGISTER_KERNEL("attention_forward_by_simdgroups_" #FEATURES "_" #T, \
-                  attention_forward_by_simdgroups, T, FEATURES);
+                  attention_forward_by_simdgroups, T, FEATURES, kSimdgroupsOfTile);
 
 REGISTER_FORWARD_BY_SIMDGROUPS(half, 32)
 REGISTER_FORWARD_BY_SIMDGROUPS(half, 64)
@@ -919,6 +932,22 @@ REGISTER_FORWARD_BY_SIMDGROUPS(bfloat, 32)
 REGISTER_FORWARD_BY_SIMDGROUPS(bfloat, 64)
 REGISTER_FORWARD_BY_SIMDGROUPS(bfloat, 96)
 REGISTER_FORWARD_BY_SIMDGROUPS(bfloat, 128)
+
+#if defined(__METALOPS_STAGED_LINES__)
+// Threadgroups of half as many queries, for calls of so few that GPU cores would be idle.
+#define REGISTER_FORWARD_BY_WARPGROUP(T, FEATURES)                    \
+  REGISTER_KERNEL("attention_forward_by_warpgroup_" #FEATURES "_" #T, \
+                  attention_forward_by_simdgroups, T, FEATURES, attention::kSimdgroups);
+
+REGISTER_FORWARD_BY_WARPGROUP(half, 32)
+REGISTER_FORWARD_BY_WARPGROUP(half, 64)
+REGISTER_FORWARD_BY_WARPGROUP(half, 96)
+REGISTER_FORWARD_BY_WARPGROUP(half, 128)
+REGISTER_FORWARD_BY_WARPGROUP(bfloat, 32)
+REGISTER_FORWARD_BY_WARPGROUP(bfloat, 64)
+REGISTER_FORWARD_BY_WARPGROUP(bfloat, 96)
+REGISTER_FORWARD_BY_WARPGROUP(bfloat, 128)
+#endif
 
 #endif
 

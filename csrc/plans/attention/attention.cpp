@@ -16,6 +16,7 @@ const Library kAttention("attention", /*has_products=*/true);
 constexpr int64_t kAttentionThreads = 128;
 
 constexpr auto kTileQueries = static_cast<int64_t>(AttentionTile::kRows);
+constexpr auto kTensorTileQueries = static_cast<int64_t>(AttentionTile::kRowsOfTensors);
 constexpr auto kTileKeys = static_cast<int64_t>(AttentionTile::kColumns);
 constexpr auto kMostTileFeatures = static_cast<int64_t>(AttentionTile::kMostFeatures);
 
@@ -377,14 +378,21 @@ void attention_forward(Plan& plan, const AttentionForward& call, const Device& d
   const bool by_simdgroups = device.has_tensors && most <= kMostTileFeatures &&
                              type != Type::kFloat && !device.a_thread_for_each_element;
   const bool by_warpgroups = by_simdgroups && device.has_warpgroups;
-  const auto tile = by_warpgroups ? static_cast<int64_t>(AttentionTile::kRowsOfWarpgroups)
+  // Where tiles of one warpgroup are no more than multiprocessors, larger ones leave some idle.
+  const bool by_warpgroup =
+      by_warpgroups && ceil_div(sizes.queries, kTensorTileQueries) * sizes.heads * sizes.batch <=
+                           device.multiprocessors;
+  const bool is_large = by_warpgroups && !by_warpgroup;
+  const auto tile = is_large ? static_cast<int64_t>(AttentionTile::kRowsOfWarpgroups)
                     : device.has_tensors && sizes.value_size <= kMostTileFeatures
-                        ? static_cast<int64_t>(AttentionTile::kRowsOfTensors)
+                        ? kTensorTileQueries
                         : kTileQueries;
-  const auto threads = by_warpgroups ? 2 * kAttentionThreads : kAttentionThreads;
+  const auto threads = is_large ? 2 * kAttentionThreads : kAttentionThreads;
   const auto groups = attention_groups(sizes, sizes.queries, tile, sizes.heads, "queries");
   plan.launch(kAttention,
-              Name(by_simdgroups ? "attention_forward_by_simdgroups_" : "attention_forward_") +
+              Name(by_warpgroup    ? "attention_forward_by_warpgroup_"
+                   : by_simdgroups ? "attention_forward_by_simdgroups_"
+                                   : "attention_forward_") +
                   attention_compiled_for(by_simdgroups ? most : sizes.value_size).name + type,
               grid_of_threadgroups(groups, threads), call.out, call.lse, given.query, given.key,
               given.value, given.mask, given.sinks, given.slopes, given.cu_queries, given.cu_keys,

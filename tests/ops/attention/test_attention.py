@@ -248,6 +248,13 @@ def test_lengths_around_those_of_tiles(queries, keys, device):
 
 
 @devices
+def test_causal_tiles_of_many_heads(device):
+    """Tiles of 16 heads are scheduled together: 3 x 6 heads are those and two more."""
+    tensors = operands(3, 6, 2, 70, 75, 8, dtype=torch.half)
+    check_attention(tensors, device, is_causal=True, causal_alignment="bottom_right")
+
+
+@devices
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1025), (2049, 33), (1024, 1023), (1025, 1024)])
 def test_long_sequences(queries, keys, device):
     tensors = operands(1, 1, 1, queries, keys, 32)

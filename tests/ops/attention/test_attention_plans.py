@@ -81,8 +81,10 @@ def groups(launch):
         (M5, {}, "attention_forward_by_simdgroups_64_half", 64),
         (H100, {}, "attention_forward_by_simdgroups_64_half", 64),
         (H100, {"dtype": torch.float32}, "attention_forward_64_float", 64),
-        (H200, {}, "attention_forward_by_simdgroups_64_half", 128),
-        (H200, {"features": 96}, "attention_forward_by_simdgroups_96_half", 128),
+        (H200, {"batch": 17}, "attention_forward_by_simdgroups_64_half", 128),
+        (H200, {"batch": 17, "features": 96}, "attention_forward_by_simdgroups_96_half", 128),
+        (H200, {"batch": 16}, "attention_forward_by_warpgroup_64_half", 64),
+        (H200, {"features": 96}, "attention_forward_by_warpgroup_96_half", 64),
         (H200, {"dtype": torch.float32}, "attention_forward_64_float", 64),
         (H200, {"features": 33, "values": 129}, "attention_forward_256_half", 32),
         (H100, {"features": 96, "values": 33}, "attention_forward_by_simdgroups_96_half", 64),
@@ -101,7 +103,7 @@ def test_one_kernel_for_the_features_and_the_device(limits, sizes, kernel, rows)
     (launch,) = forward(operands(**sizes), limits).steps
     assert (launch.family, launch.kernel, launch.has_products) == ("attention", kernel, True)
     assert launch.group == (256 if rows == 128 else 128,)
-    assert groups(launch) == 2 * 4 * -(-70 // rows)
+    assert groups(launch) == sizes.get("batch", 2) * 4 * -(-70 // rows)
 
 
 def test_buffers_are_those_of_the_kernel():

@@ -97,14 +97,25 @@ def launch(
 
 def multiprocessors(tensor: Tensor) -> int:
     """Returns the number of multiprocessors of the tensor's GPU."""
-    return torch.cuda.get_device_properties(tensor.device).multi_processor_count
+    return _multiprocessors(tensor.get_device())
+
+
+# Every call of an operator asks: torch takes longer to answer than a plan takes.
+@functools.cache
+def _multiprocessors(index: int) -> int:
+    return torch.cuda.get_device_properties(index).multi_processor_count
 
 
 def has_warpgroups(tensor: Tensor) -> bool:
     """Returns true if kernels for the tensor's GPU, which use tensors, are compiled for wgmma."""
+    return has_tensors() and _is_for_warpgroups(tensor.get_device())
+
+
+@functools.cache
+def _is_for_warpgroups(index: int) -> bool:
     from ...cuda import device
 
-    return has_tensors() and device.architecture(tensor.get_device()) == "sm_90a"
+    return device.architecture(index) == "sm_90a"
 
 
 def errors_of(tensor: Tensor) -> int:

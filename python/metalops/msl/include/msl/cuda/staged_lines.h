@@ -191,8 +191,11 @@ template <class Lines>
 struct LeftInLines {
   using Panel = typename Lines::Panel;
   abi::u64 first;
-  MSL_INLINE explicit LeftInLines(const Lines& lines)
-      : first(matrix_at(matrix_in_memory<Lines::width * 2>(0, Lines::width * 16), lines.memory)) {}
+  MSL_INLINE explicit LeftInLines(const Lines& lines) {
+    abi::u32 memory = lines.memory;
+    asm volatile("" : "+r"(memory));  // the compiler keeps it rather than several descriptors
+    first = matrix_at(matrix_in_memory<Lines::width * 2>(0, Lines::width * 16), memory);
+  }
   template <int N, bool RightDeep>
   MSL_INLINE void multiply(float* sums, int k, abi::u64 right, bool adds) const {
     const int at = k / Lines::width * Panel::bytes + k % Lines::width * 2;
@@ -260,17 +263,24 @@ MSL_INLINE void multiply_staged_lines(const L& left, const R& right, Dst& destin
 namespace msl::mpp::tensor_ops {
 
 // Two matrices' tiles of lines, such as keys and values: one pair of tiles is multiplied while the
-// next is copied; and 16 lines of a third matrix for each simdgroup, such as queries.
+// next is copied; and 16 lines of a third matrix for each simdgroup, such as queries. For each pair
+// the threads call, in this order: take() or take_boxes(); multiply by first(); leave_first();
+// enter_second(); multiply by second().
+//
+// Threads do not meet for tiles that the copy engine copies: warps tell by barriers which tiles
+// they have multiplied by, for the one that starts the copies.
 template <class T, int Lines, int Features, int Simdgroups>
 class line_ring {
   template <int Count>
   using Loader = msl_impl::LineLoader<T, Count, Features, Simdgroups * 32>;
   using Boxes = msl_impl::LineBoxes<T, Lines, Features>;
+  static constexpr int stages = 2;
 
  public:
   using lines = staged_lines<T, Lines, Features>;
   using rows = staged_lines<T, Simdgroups * 16, Features>;
-  static constexpr int bytes = rows::bytes + 4 * lines::bytes;
+  static constexpr int bytes = rows::bytes + 2 * stages * lines::bytes;
+  static_assert(Simdgroups % 4 == 0);
 
   // first, second: the matrices' first lines; of those, and of their features, as many exist.
   // Called by all threads.
@@ -278,18 +288,21 @@ class line_ring {
                        long second_stride, int second_features, int count, bool is_aligned)
       : first_{first, first_stride, first_features, thread(), is_aligned},
         second_{second, second_stride, second_features, thread(), is_aligned},
-        memory_(msl_impl::launched_memory<bytes + 16>()),
+        memory_(msl_impl::launched_memory<bytes + 2 * 2 * stages * 8>()),
         count_(count) {
     if constexpr (Boxes::are_possible) {
-      if (thread() == 0) {
+      if (is_leader()) {
         MSL_UNROLLED
-        for (int stage = 0; stage < 2; ++stage) msl_impl::begin_barrier(barrier(stage), 1);
+        for (int i = 0; i < 2 * stages; ++i) {
+          msl_impl::begin_barrier(full(i / 2, i % 2), 1);
+          msl_impl::begin_barrier(empty(i / 2, i % 2), Simdgroups);
+        }
         msl_impl::show_to_copy_engine();
       }
       ::__syncthreads();
       const bool has_first = first_boxes_.find(first, first_stride, first_features, count);
       const bool has_second = second_boxes_.find(second, second_stride, second_features, count);
-      has_boxes_ = has_first && has_second;
+      if (has_first && has_second) end_of_boxes_ = count / Lines * Lines;
     }
   }
 
@@ -303,48 +316,54 @@ class line_ring {
     return {memory_ +
             abi::u32(::__shfl_sync(~0u, thread() / 128, 0) * rows::Panel::address(64, 0))};
   }
-  // Begins with the tiles at line `at`, after bring_rows(). Called by all threads.
+  // Begins with the tiles at line `at`, a multiple of Lines, after bring_rows(). end: of the lines
+  // that are wanted.
   MSL_INLINE void begin(int at, int end) {
-    bring(at, end);
+    if (at < end) {
+      if (are_boxes(at)) {
+        bring_box(0, at);
+        bring_box(1, at);
+      } else {
+        bring(at);
+      }
+    }
     msl_impl::wait_for_copies<0>();
     msl_impl::show_to_tensor_cores();
+    ::__syncthreads();
   }
   // Returns the line before which tiles may be taken by take_boxes(), with the same `end`.
   MSL_INLINE int end_of_boxes(int end) const {
-    const int boxes = has_boxes_ ? count_ / Lines * Lines : 0;
-    return boxes >= end ? end : boxes - Lines;
+    return end_of_boxes_ >= end ? end : end_of_boxes_ - Lines;
   }
-  // wait(at) and bring(at + Lines, end) for tiles that the copy engine copies.
+  // take() for tiles that the copy engine copies, as it does the next.
   MSL_INLINE void take_boxes(int at, int end) {
-    turn_ = ::__shfl_sync(~0u, turn_ + 1, 0);  // in uniform registers
-    wait_for_boxes();
-    ::__syncthreads();
-    if (at + Lines < end) bring_boxes(at + Lines);
+    next_turn();
+    wait_for_box(0);
+    if (at + Lines < end) bring_box(0, at + Lines);
   }
-  // Starts to copy the tiles that begin at line `at`, unless that is at or behind `end`. Called by
-  // all threads.
-  MSL_INLINE void bring(int at, int end) {
-    if (at >= end) return;
-    if (are_boxes(at)) {
-      bring_boxes(at);
-    } else {
-      const int next = stage() ^ 1;
-      first_.bring(tile(next, 0), at, count_ - at);
-      second_.bring(tile(next, 1), at, count_ - at);
-      msl_impl::end_of_copies();
+  // Waits for the first of the tiles at line `at`. Called by all threads.
+  MSL_INLINE void take(int at, int end) {
+    if (at < end_of_boxes(end)) {
+      take_boxes(at, end);
+      return;
     }
-  }
-  // Waits for the tiles at line `at`, for which bring() has been called last. Called by all
-  // threads; afterwards the tiles before those may be replaced.
-  MSL_INLINE void wait(int at) {
-    ++turn_;
+    next_turn();
     if (are_boxes(at)) {
-      wait_for_boxes();
+      wait_for_box(0);
     } else {
       msl_impl::wait_for_copies<0>();
       msl_impl::show_to_tensor_cores();
     }
     ::__syncthreads();
+    if (at + Lines < end) bring(at + Lines);
+  }
+  // Called after the product with first().
+  MSL_INLINE void leave_first() const { leave(0); }
+  // Waits for the second of the tiles at line `at`.
+  MSL_INLINE void enter_second(int at, int end) const {
+    const int next = at + Lines;
+    if (next < end && are_boxes(next)) bring_box(1, next);
+    if (are_boxes(at)) wait_for_box(1);
   }
   MSL_INLINE lines first() const { return {tile(stage(), 0)}; }
   MSL_INLINE lines second() const { return {tile(stage(), 1)}; }
@@ -353,26 +372,52 @@ class line_ring {
   static MSL_INLINE int thread() {
     return int((msl_impl::index_in_threadgroup() & ~31u) | msl_impl::warp_lane());
   }
+  static MSL_INLINE bool is_leader() { return thread() == 0; }
   MSL_INLINE abi::u32 tile(int stage, int matrix) const {
     return memory_ + abi::u32(rows::bytes + (stage * 2 + matrix) * lines::bytes);
   }
-  MSL_INLINE abi::u32 barrier(int stage) const { return memory_ + abi::u32(bytes + stage * 8); }
-  MSL_INLINE bool are_boxes(int at) const { return has_boxes_ && at + Lines <= count_; }
-  MSL_INLINE void bring_boxes(int at) const {
-    const int next = stage() ^ 1;
-    if (thread() == 0) {
-      msl_impl::expect_bytes(barrier(next), 2 * lines::bytes);
-      first_boxes_.bring(tile(next, 0), at, barrier(next));
-      second_boxes_.bring(tile(next, 1), at, barrier(next));
+  // The barriers of a tile's copy, and of the warps that have multiplied by it.
+  MSL_INLINE abi::u32 full(int stage, int matrix) const {
+    return memory_ + abi::u32(bytes + (stage * 2 + matrix) * 8);
+  }
+  MSL_INLINE abi::u32 empty(int stage, int matrix) const {
+    return full(stage, matrix) + 2 * stages * 8;
+  }
+  MSL_INLINE bool are_boxes(int at) const { return at < end_of_boxes_; }
+  MSL_INLINE int stage() const { return turn_ % stages; }
+  MSL_INLINE void next_turn() {
+    if (turn_ >= 0) leave(1);
+    ++turn_;
+  }
+  // The threads' copies of the tiles at line `at`, which the next turn takes.
+  MSL_INLINE void bring(int at) const {
+    const int next = (turn_ + 1) % stages;
+    first_.bring(tile(next, 0), at, count_ - at);
+    second_.bring(tile(next, 1), at, count_ - at);
+    msl_impl::end_of_copies();
+  }
+  // The copy engine's copy of one of them, over that of an earlier turn.
+  MSL_INLINE void bring_box(int matrix, int at) const {
+    if (is_leader()) {
+      const int turn = turn_ + 1, next = turn % stages;
+      msl_impl::wait_at(empty(next, matrix), (turn / stages & 1) ^ 1);
+      msl_impl::expect_bytes(full(next, matrix), lines::bytes);
+      (matrix == 0 ? first_boxes_ : second_boxes_)
+          .bring(tile(next, matrix), at, full(next, matrix));
     }
     ::__syncwarp();
   }
   // Boxes come before all other tiles: those of each turn have been copied to their stage.
-  MSL_INLINE void wait_for_boxes() const { msl_impl::wait_at(barrier(stage()), turn_ >> 1 & 1); }
-  MSL_INLINE int stage() const { return turn_ & 1; }
+  MSL_INLINE void wait_for_box(int matrix) const {
+    msl_impl::wait_at(full(stage(), matrix), turn_ / stages & 1);
+  }
+  // A warp has multiplied by a tile.
+  MSL_INLINE void leave(int matrix) const {
+    if (msl_impl::warp_lane() == 0) msl_impl::arrive_at(empty(stage(), matrix));
+  }
   Loader<Lines> first_, second_;
   Boxes first_boxes_, second_boxes_;
-  bool has_boxes_ = false;
+  int end_of_boxes_ = 0;  // of the lines that the copy engine copies
   abi::u32 memory_;
   int count_, turn_ = -1;  // of the pair of tiles that is multiplied
 };
