@@ -43,6 +43,7 @@ if _problem is None:
     # Each is installed once per process, even if this module is imported again or reloaded.
     from ._torch import (
         attention,
+        checkpoint,
         distributed,
         grouped_mm,
         inductor,
@@ -51,6 +52,7 @@ if _problem is None:
     )
 
     attention.install()
+    checkpoint.install()
     distributed.install()
     grouped_mm.install()
     inductor.install()

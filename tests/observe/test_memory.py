@@ -95,6 +95,7 @@ def test_the_peak():
     del c
 
 
+@pytest.mark.full  # a collection takes a second
 def test_memory_in_cycles_is_freed_by_the_collector():
     class Cycle:
         pass

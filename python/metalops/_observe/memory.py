@@ -31,7 +31,11 @@ class Holder:
 
     def __str__(self) -> str:
         where = self.module or "(no module)"
-        return f"{where}, backward: {self.operator}" if self.is_backward else f"{where}: {self.operator}"
+        return (
+            f"{where}, backward: {self.operator}"
+            if self.is_backward
+            else f"{where}: {self.operator}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

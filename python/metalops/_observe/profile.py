@@ -128,9 +128,7 @@ class Profile(Observer):
         if by not in ("operator", "kernel", "module"):
             raise ValueError(f'profile: by must be "operator", "kernel" or "module", got {by!r}')
         with self._lock:
-            found = [
-                dataclasses.replace(cost) for key, cost in self._costs.items() if key[0] == by
-            ]
+            found = [dataclasses.replace(cost) for key, cost in self._costs.items() if key[0] == by]
         return sorted(found, key=lambda cost: -cost.seconds)
 
     def table(self, by: str = "operator", most: int = 20) -> str:
@@ -138,7 +136,9 @@ class Profile(Observer):
         costs = self.costs(by)
         total = sum(cost.seconds for cost in costs)
         wide = max([len(cost.name or "(no module)") for cost in costs[:most]] + [len(by)])
-        lines = [f"{by:{wide}}  {'calls':>7}  {'time':>10}  {'share':>6}  {'bytes':>10}  {'GB/s':>7}"]
+        lines = [
+            f"{by:{wide}}  {'calls':>7}  {'time':>10}  {'share':>6}  {'bytes':>10}  {'GB/s':>7}"
+        ]
         for cost in costs[:most]:
             rate = cost.bytes / cost.seconds / 1e9 if cost.seconds else 0.0
             share = cost.seconds / total if total else 0.0

@@ -182,6 +182,53 @@ def sequence_number_of(node: torch.autograd.graph.Node) -> int:
 
 # True if nn.MultiheadAttention's fast path takes tensors of a device.
 attention_device_check = _find("torch.nn.modules.activation", "_check_arg_device")
+# The function of autograd that nn.SyncBatchNorm calls in training.
+sync_batch_norm = _find("torch.nn.modules._functions", "SyncBatchNorm.apply")
+
+
+class JaggedAttention(NamedTuple):
+    """Attention of jagged nested tensors. attend: torch's own. autocast, check: its parts that convert and check its
+    arguments. longest, shortest: functions of a nested tensor: the lengths of its longest and shortest sequence."""
+
+    NestedTensor: type
+    attend: Callable
+    autocast: Callable
+    check: Callable
+    longest: Callable
+    shortest: Callable
+
+
+@functools.cache
+def jagged_attention() -> JaggedAttention:
+    """Returns the interface of torch's attention of jagged nested tensors, which takes long to import."""
+    module = "torch.nested._internal.sdpa"
+    nested = "torch.nested._internal.nested_tensor"
+    found = JaggedAttention(
+        _find(nested, "NestedTensor"),
+        _find(module, "jagged_scaled_dot_product_attention"),
+        _find(module, "_autocast"),
+        _find(module, "_validate_sdpa_input"),
+        _find(nested, "NestedTensor._get_max_seqlen"),
+        _find(nested, "NestedTensor._get_min_seqlen"),
+    )
+    _raise_if_missing()
+    return found
+
+
+JAGGED_OPERATORS = "torch.nested._internal.ops"
+
+
+def set_jagged_attention(attend: Callable) -> None:
+    """Lets a function serve attention of jagged nested tensors, in place of torch's."""
+    _find(JAGGED_OPERATORS, "jagged_scaled_dot_product_attention")
+    _raise_if_missing()
+    import_module(JAGGED_OPERATORS).jagged_scaled_dot_product_attention = attend
+
+
+def ragged_dimension(nested: torch.Tensor) -> int:
+    """Returns the dimension of a jagged nested tensor in which sizes differ."""
+    return nested._ragged_idx
+
 
 # ---- torch.mps -----------------------------------------------------------------------------------
 
@@ -191,6 +238,15 @@ def add_mps(**functions: Callable) -> None:
     torch._C._has_mps = True
     for name, function in functions.items():
         setattr(torch._C, f"_mps_{name}", function)
+
+
+def say_mps_is_initialized() -> None:
+    """Lets torch.utils.checkpoint keep the state of the generator of mps, as it does for devices that are in use."""
+    torch.mps._initialized = True
+
+
+# Converts floating-point tensors of a device to a dtype, as autocast does: f(tensor, device, dtype).
+autocast_to = _find("torch.amp.autocast_mode", "_cast")
 
 
 def mps_function(name: str) -> Callable:

@@ -97,10 +97,31 @@ def _take_what_other_streams_take(cls: type) -> None:
     cls.__new__, cls.wait_event = with_device_and_priority, with_events_of_mps
 
 
+class device(contextlib.ContextDecorator):
+    """A context in which a device is the current one, as other devices' modules have it; there is only one here."""
+
+    def __init__(self, device) -> None:
+        set_device(device)
+
+    def __enter__(self) -> device:
+        return self
+
+    def __exit__(self, *error) -> None:
+        pass
+
+
 @functools.cache
 def install() -> None:
     if hasattr(torch.mps, "Stream"):
         _take_what_other_streams_take(torch.mps.Stream)
-    for thing in (Stream, current_stream, stream, is_initialized, current_device, set_device):
+    for thing in (
+        Stream,
+        current_stream,
+        stream,
+        is_initialized,
+        current_device,
+        set_device,
+        device,
+    ):
         if not hasattr(torch.mps, thing.__name__):
             setattr(torch.mps, thing.__name__, thing)
