@@ -45,6 +45,7 @@ if _problem is None:
         attention,
         checkpoint,
         distributed,
+        flex_attention,
         grouped_mm,
         inductor,
         mps_module,
@@ -54,6 +55,7 @@ if _problem is None:
     attention.install()
     checkpoint.install()
     distributed.install()
+    flex_attention.install()
     grouped_mm.install()
     inductor.install()
     mps_module.install()
