@@ -49,6 +49,7 @@ if _problem is None:
         grouped_mm,
         inductor,
         mps_module,
+        nested_attention,
         sharding,
     )
 
@@ -59,6 +60,7 @@ if _problem is None:
     grouped_mm.install()
     inductor.install()
     mps_module.install()
+    nested_attention.install()
     sharding.install()
 
 from . import debug, ops  # noqa: E402
