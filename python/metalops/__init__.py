@@ -51,6 +51,7 @@ if _problem is None:
         mps_module,
         nested_attention,
         sharding,
+        sync_batch_norm,
     )
 
     attention.install()
@@ -62,6 +63,7 @@ if _problem is None:
     mps_module.install()
     nested_attention.install()
     sharding.install()
+    sync_batch_norm.install()
 
 from . import debug, ops  # noqa: E402
 
