@@ -213,3 +213,14 @@ def unique_counts() -> bool:
         if not torch.equal(counts.cpu(), expected):
             return True
     return False
+
+
+@_probe("copy-pageable")
+def copy_pageable() -> bool:
+    for _ in range(_times()):
+        source = torch.ones(2**22)
+        copy = source.to("mps", non_blocking=True)
+        source.zero_()
+        if not bool((copy == 1).all()):
+            return True
+    return False

@@ -28,8 +28,9 @@ class Fault:
 
 @dataclasses.dataclass(frozen=True)
 class Fix:
-    """Kernels of metalops in the place of stock ones. kernels: the families, which are files of kernels/. automatic: the
-    minor versions of torch with which it is on by default on a Mac, because stock is always wrong there."""
+    """Kernels of metalops in the place of stock ones. kernels: the families, which are files of kernels/; none if a fix is
+    made of torch's own. automatic: the minor versions of torch with which it is on by default on a Mac, because stock is always
+    wrong there."""
 
     name: str
     kernels: tuple[str, ...]
@@ -40,6 +41,7 @@ FIXES = {
     fix.name: fix
     for fix in (
         Fix("adaptive_max_pool", ("adaptive_max_pool",), ("2.13",)),
+        Fix("copy", ()),
         Fix("cumulative", ("cumulative",)),
         Fix("exponential", ("exponential",), ("2.13",)),
         Fix("matmul", ("gemm",)),
@@ -260,8 +262,9 @@ FAULTS = {
             ("copy_",),
             "copies from the CPU with non_blocking=True read memory that has been freed",
             189690,
-            "a source that is freed before the device is synchronised",
+            "a source that is freed or written before the device is synchronised",
             "2.13",
+            fix="copy",
         ),
     )
 }

@@ -87,6 +87,13 @@ def _negative_zero(kernel: Kernel, limit: int, x, *args, **kwargs) -> Tensor:
     return x
 
 
+def _of_freed_memory(kernel: Kernel, limit: int, x, source, non_blocking=False) -> Tensor:
+    is_pageable = source.device.type == "cpu" and not source.is_pinned()
+    if non_blocking and is_pageable and source.numel() >= limit:
+        source = torch.zeros_like(source)  # written by others
+    return kernel(x, source, non_blocking)
+
+
 def _into_a_copy(kernel: Kernel, limit: int, x, *args, **kwargs) -> Tensor:
     if x.is_contiguous():
         return kernel(x, *args, **kwargs)
@@ -280,6 +287,13 @@ FAULTS: dict[str, Fault] = {
     ),
     "exponential-zero": Fault(
         192577, "an exponential random number is -0.0", ("exponential_",), _negative_zero
+    ),
+    "copy-pageable": Fault(
+        189690,
+        "copies from the CPU with non_blocking=True read memory that has been freed",
+        ("copy_",),
+        _of_freed_memory,
+        limit=2**10,
     ),
     "addcmul-strided": Fault(
         118115,
