@@ -812,25 +812,30 @@ inline void finish_rows(thread Row& row_lse, thread Row& factor, thread Row& run
   }
 }
 
-// Stores normalised sums and the lse. out, lse: those of the sequence's first query.
-template <typename T, typename Tensor, typename Row>
+// Stores normalised sums, by way of `narrow`, and the lse. out, lse: those of the sequence's first
+// query.
+template <typename T, typename Tensor, typename Narrow, typename Row>
 inline void store_rows_of_simdgroup(device T* out, device float* lse, thread Tensor& sums,
-                                    thread Row& factor, thread Row& row_lse, int first, int queries,
-                                    constant AttentionParameters& p) {
+                                    thread Narrow& narrow, thread Row& factor, thread Row& row_lse,
+                                    int first, int queries, constant AttentionParameters& p) {
+  uint16_t i = 0;
 #pragma unroll
-  for (auto it = sums.begin(); it != sums.end(); ++it) {
-    const auto in_tile = it.get_multidimensional_index();
-    const int row = first + in_tile[1];
-    if (!it.is_valid_element() || row >= queries) {
-      continue;
+  for (auto it = sums.begin(); it != sums.end(); ++it, ++i) {
+    if (it.is_valid_element()) {
+      const float by = *factor.map_iterator(it);
+      narrow[i] = static_cast<T>(by == 0.0f ? 0.0f : *it * by);
+      const auto in_tile = it.get_multidimensional_index();
+      if (in_tile[0] == 0 && first + in_tile[1] < queries) {
+        lse[first + in_tile[1]] = *row_lse.map_iterator(it);
+      }
     }
-    const float by = *factor.map_iterator(it);
-    if (in_tile[0] < p.value_size) {
-      out[row * p.out.row + in_tile[0]] = static_cast<T>(by == 0.0f ? 0.0f : *it * by);
-    }
-    if (in_tile[0] == 0) {
-      lse[row] = *row_lse.map_iterator(it);
-    }
+  }
+  if (first < queries) {
+    typedef extents<int, dynamic_extent, dynamic_extent> Extents;
+    tensor<device T, Extents, tensor_inline> rows(out + first * p.out.row,
+                                                  Extents(p.value_size, queries - first),
+                                                  array<int, 2>{1, static_cast<int>(p.out.row)});
+    narrow.store(rows);
   }
 }
 
@@ -915,9 +920,10 @@ attention_forward_by_simdgroups(
 
   add_threads(total, scores);
   finish_rows(row_values, factor, running_max, total, s, p, sinks);
+  auto narrow_sums = add.template get_destination_cooperative_tensor<decltype(left), Tokens, T>();
   store_rows_of_simdgroup(out + attention::offset_of(p.out, s.batch, s.head, s.first_query),
-                          lse + attention::rows_of(s, p), sums, factor, row_values, mine.first,
-                          s.queries, p);
+                          lse + attention::rows_of(s, p), sums, narrow_sums, factor, row_values,
+                          mine.first, s.queries, p);
 }
 
 #define REGISTER_FORWARD_BY_SIMDGROUPS(T, FEATURES)                    \

@@ -208,6 +208,18 @@ def test_on_compute_capability_9_0_four_simdgroups_attend_together():
     assert "wgmma" not in before and "mma.sync" in before
 
 
+@pytest.mark.full
+def test_attention_without_copies_by_the_copy_engine_has_no_barriers_of_theirs():
+    library = Library(
+        kernel_file.text_of("attention"),
+        kernels=["attention_forward_by_warpgroup_32_half"],
+        language=languages.LANGUAGES["4.0"],
+        cooperative_layout=OF_TENSOR_CORES,
+    )
+    text = library.compile("compute_90a").decode()
+    assert "wgmma" in text and "mbarrier" not in text
+
+
 @pytest.mark.parametrize(
     ("tensor", "matrices"),
     [

@@ -337,13 +337,15 @@ class line_ring {
   }
   // take() for tiles that the copy engine copies, as it does the next.
   MSL_INLINE void take_boxes(int at, int end) {
-    next_turn();
-    wait_for_box(0);
-    if (at + Lines < end) bring_box(0, at + Lines);
+    if constexpr (Boxes::are_possible) {
+      next_turn();
+      wait_for_box(0);
+      if (at + Lines < end) bring_box(0, at + Lines);
+    }
   }
   // Waits for the first of the tiles at line `at`. Called by all threads.
   MSL_INLINE void take(int at, int end) {
-    if (at < end_of_boxes(end)) {
+    if (Boxes::are_possible && at < end_of_boxes(end)) {
       take_boxes(at, end);
       return;
     }
@@ -383,7 +385,7 @@ class line_ring {
   MSL_INLINE abi::u32 empty(int stage, int matrix) const {
     return full(stage, matrix) + 2 * stages * 8;
   }
-  MSL_INLINE bool are_boxes(int at) const { return at < end_of_boxes_; }
+  MSL_INLINE bool are_boxes(int at) const { return Boxes::are_possible && at < end_of_boxes_; }
   MSL_INLINE int stage() const { return turn_ % stages; }
   MSL_INLINE void next_turn() {
     if (turn_ >= 0) leave(1);
@@ -413,7 +415,9 @@ class line_ring {
   }
   // A warp has multiplied by a tile.
   MSL_INLINE void leave(int matrix) const {
-    if (msl_impl::warp_lane() == 0) msl_impl::arrive_at(empty(stage(), matrix));
+    if constexpr (Boxes::are_possible) {
+      if (msl_impl::warp_lane() == 0) msl_impl::arrive_at(empty(stage(), matrix));
+    }
   }
   Loader<Lines> first_, second_;
   Boxes first_boxes_, second_boxes_;
