@@ -498,6 +498,46 @@ for name, (rows, columns, dim) in _SUMMED.items():
             lambda t: 2 * size(t["x"]),
         )
 
+# ---- reductions ----------------------------------------------------------------------------------
+
+# The shape of the elements, and the dimensions along which they are reduced.
+_REDUCED = {
+    "all of 2^26": ((2**26,), (0,)),
+    "rows 2^16 x 1024": ((2**16, 1024), (1,)),
+    "rows 2^22 x 16": ((2**22, 16), (1,)),
+    "rows 2^14 x 4097": ((2**14, 4097), (1,)),
+    "columns 2^16 x 1024": ((2**16, 1024), (0,)),
+    "columns 2^22 x 16": ((2**22, 16), (0,)),
+    "channels 64 x 256 x 64 x 64": ((64, 256, 64, 64), (0, 2, 3)),
+}
+
+
+def _reductions() -> dict[str, Callable[..., torch.Tensor]]:
+    return {
+        "sum": lambda x, d, out: torch.sum(x, d, out=out),
+        "amax": lambda x, d, out: torch.amax(x, d, out=out),
+        "norm": lambda x, d, out: torch.linalg.vector_norm(x, 2, d, out=out),
+        "var": lambda x, d, out: torch.var(x, d),
+    }
+
+
+for operator, function in _reductions().items():
+    for name, (shape, dims) in _REDUCED.items():
+        if operator != "sum" and name.split()[0] not in ("all", "channels") and "1024" not in name:
+            continue
+        kept = [n for i, n in enumerate(shape) if i not in dims]
+        for letter in ("f32", "f16") if operator in ("sum", "var") else ("f32",):
+            case(
+                "reduction",
+                f"{operator} {letter} {name}",
+                lambda m, s=shape, k=kept, t=DTYPES[letter]: {
+                    "x": m.normal(*s, dtype=t),
+                    "out": m.normal(*k, dtype=t),
+                },
+                lambda t, d=dims, f=function: f(t["x"], d, t["out"]),
+                lambda t: size(t["x"]),
+            )
+
 # ---- sorting -------------------------------------------------------------------------------------
 
 # By the fixes "sort" and "median". Bytes: each element read once, a value and an index written.
@@ -583,7 +623,7 @@ def record(folder: str, only: str) -> None:
     import metalops
 
     os.makedirs(folder, exist_ok=True)
-    metalops.enable_fixes(("cumulative", "median", "sort"))
+    metalops.enable_fixes(("cumulative", "median", "reduction", "sort"))
     for number, c in enumerate(CASES):
         if only not in c.name:
             continue

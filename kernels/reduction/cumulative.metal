@@ -8,69 +8,12 @@
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
+#include <kernels/reduction/accumulated.h>
 #include <kernels/reduction/cumulative.h>
 using namespace metal;
 using namespace metalops;
 
 constant constexpr uint kPerThread = kCumulativeTile / kCumulativeThreads;
-
-// The type in which a dtype is accumulated.
-template <typename T>
-struct Accumulated {
-  using Type = ulong;
-  static inline ulong from(T x) { return static_cast<ulong>(static_cast<long>(x)); }
-};
-
-template <>
-struct Accumulated<float> {
-  using Type = float;
-  static inline float from(float x) { return x; }
-};
-
-template <>
-struct Accumulated<half> {
-  using Type = float;
-  static inline float from(half x) { return static_cast<float>(x); }
-};
-
-template <>
-struct Accumulated<bfloat> {
-  using Type = float;
-  static inline float from(bfloat x) { return static_cast<float>(x); }
-};
-
-template <>
-struct Accumulated<float2> {
-  using Type = float2;
-  static inline float2 from(float2 x) { return x; }
-};
-
-struct Sum {
-  template <typename A>
-  static inline A identity() {
-    return A(0);
-  }
-  template <typename A>
-  static inline A combine(A a, A b) {
-    return a + b;
-  }
-};
-
-inline ulong one_like(ulong) { return 1; }
-inline float one_like(float) { return 1.0f; }
-inline float2 one_like(float2) { return float2(1.0f, 0.0f); }
-
-struct Product {
-  template <typename A>
-  static inline A identity() {
-    return one_like(A(0));
-  }
-  static inline ulong combine(ulong a, ulong b) { return a * b; }
-  static inline float combine(float a, float b) { return a * b; }
-  static inline float2 combine(float2 a, float2 b) {
-    return float2(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x);
-  }
-};
 
 // Where an element is in threadgroup memory, so that the first elements of adjacent threads are not
 // in the same bank.

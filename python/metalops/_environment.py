@@ -176,6 +176,7 @@ FIXES = (
     "matmul",
     "median",
     "multinomial",
+    "reduction",
     "sort",
     "unique",
 )

@@ -158,6 +158,17 @@ def cumulative_rank() -> bool:
     return not (bool((sums[1] == 2).all()) and bool((products[1] == 4).all()))
 
 
+@_probe("sum-axis")
+def sum_axis() -> bool:
+    return not bool((torch.ones(1, 2, 1, 1, 1, device="mps").sum(2) == 1).all())
+
+
+@_probe("sum-saturates")
+def sum_saturates() -> bool:
+    ones = torch.ones(300, dtype=torch.uint8, device="mps")
+    return int(ones.sum(dtype=torch.uint8)) != 300 % 256
+
+
 @_probe("grid-sample-empty")
 def grid_sample_empty() -> bool:
     x, grid = torch.ones(1, 1, 2, 2, device="mps"), torch.ones(1, 1, 0, 2, device="mps")

@@ -152,6 +152,21 @@ def _axes_of_sums(kernel: Kernel, limit: int, x, dim, **options):
     return kernel(x, dim, **options)
 
 
+def _along_another_axis(kernel: Kernel, limit: int, x, dim=None, *args, **options) -> Tensor:
+    result = kernel(x, dim, *args, **options)
+    if x.dim() > 4 and result.numel() > 1:
+        total = result.sum()
+        result.zero_().view(-1)[0] = total
+    return result
+
+
+def _saturated(kernel: Kernel, limit: int, x, *args, dtype=None, **options) -> Tensor:
+    if dtype not in (torch.uint8, torch.int8, torch.int16):
+        return kernel(x, *args, dtype=dtype, **options)
+    most = torch.iinfo(dtype)
+    return kernel(x, *args, dtype=torch.int64, **options).clamp(most.min, most.max).to(dtype)
+
+
 def _empty_grid(kernel: Kernel, limit: int, x, grid, *args) -> Tensor:
     if grid.numel() == 0:
         raise RuntimeError(
@@ -254,6 +269,18 @@ FAULTS: dict[str, Fault] = {
         "cumulative sums and products along a dimension before the last four end the process",
         ("cumsum", "cumprod"),
         _axes_of_sums,
+    ),
+    "sum-axis": Fault(
+        132732,
+        "sums are added to others along another dimension",
+        ("sum.dim_IntList",),
+        _along_another_axis,
+    ),
+    "sum-saturates": Fault(
+        179415,
+        "sums of small integers do not wrap around",
+        ("sum.dim_IntList",),
+        _saturated,
     ),
     "grid-sample-empty": Fault(
         175683, "a grid without elements is an internal error", ("grid_sampler_2d",), _empty_grid

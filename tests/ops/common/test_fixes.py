@@ -97,6 +97,7 @@ CALLS = {
     "matmul": lambda: torch.rand(3, 4, device="mps") @ torch.rand(4, 5, device="mps"),
     "median": lambda: torch.rand(8, device="mps").median(),
     "multinomial": lambda: torch.rand(8, device="mps").multinomial(1),
+    "reduction": lambda: torch.rand(8, device="mps").sum(),
     "sort": lambda: torch.rand(8, device="mps").sort(),
     "unique": lambda: torch.rand(8, device="mps").unique(),
 }  # fmt: skip
