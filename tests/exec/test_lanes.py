@@ -121,6 +121,35 @@ TAKEN = {
         }}""",
         16,
     ),
+    "stencil": (
+        """kernel void stencil(device float* o, device const float* x, constant uint& w, constant uint& h,
+            uint2 gid [[thread_position_in_grid]]) {
+          if (gid.x == 0 || gid.y == 0 || gid.x + 1 >= w || gid.y + 1 >= h) return;
+          uint i = gid.y * w + gid.x;
+          o[i] = 0.5f * x[i] + 0.125f * (x[i - 1] + x[i + 1] + x[i - w] + x[i + w]);
+        }""",
+        64,
+    ),
+    "softmax": (
+        f"""kernel void softmax(device float* o, device const float* x, constant uint& w, {GID}) {{
+          uint row = gid * w;
+          float most = x[row], s = 0;
+          for (uint k = 1; k < w; ++k) most = max(most, x[row + k]);
+          for (uint k = 0; k < w; ++k) s += exp(x[row + k] - most);
+          for (uint k = 0; k < w; ++k) o[k + row] = exp(x[row + k] - most) / s;
+        }}""",
+        16,
+    ),
+    "strides": (
+        f"""kernel void strides(device uint* o, device const uint* x, constant uint& w, {GID}) {{
+          uint s = 0;
+          for (uint k = 0; k < w; ++k) {{
+            if (gid >= k) s += x[(gid - k) * 2];
+          }}
+          for (uint k = 0; k < 3; ++k) o[gid * 4 + k] = s + k;
+        }}""",
+        16,
+    ),
     "back": (
         f"""kernel void back(device uint* o, device const uint* x, constant uint& w, {GID}) {{
           uint s = 0;
@@ -198,6 +227,19 @@ LAUNCHES = {
         ],
         [211],
     ),
+    "stencil": (
+        lambda: [torch.zeros(9, 211), _random(9, 211), _number(211), _number(9)],
+        [211, 9],
+    ),
+    "softmax": (lambda: [torch.zeros(211, 33), _random(211, 33), _number(33)], [211]),
+    "strides": (
+        lambda: [
+            torch.zeros(211, 4, dtype=torch.int32),
+            torch.arange(422, dtype=torch.int32),
+            _number(9),
+        ],
+        [211],
+    ),
     "back": (
         lambda: [
             torch.zeros(211, dtype=torch.int32),
@@ -272,6 +314,43 @@ def test_other_kernels_run_thread_by_thread(reason):
     emitted = emit(preprocess(HEADER + source), lanes=True)
     assert not emitted.lanes and reason in emitted.no_lanes["k"]
     assert f"not as vector lanes because of {emitted.no_lanes['k']}" in explain(emitted)
+
+
+def test_rows_that_wrap_around_overlap(each_compiler):
+    """The rows of every eighth thread begin eight elements apart, since their indices wrap, and have twelve."""
+    source = f"""kernel void k(device int* o, device const int* x, constant uint& n, {GID}) {{
+      int v = x[gid];
+      for (uint k = 0; k < n; ++k) {{
+        if (k == 12 || gid % 8 != 0) break;
+        o[gid * n + k] = v;
+      }}
+    }}"""
+    assert emit(preprocess(HEADER + source), lanes=True).lanes
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    results = []
+    for lanes in (True, False):
+        o = torch.full((68,), -1, dtype=torch.int32)
+        x = torch.arange(64, dtype=torch.int32)
+        _library(source, lanes).launch("k", [o, x, _number((1 << 29) + 1)], [64], [64])
+        results.append(o)
+    torch.set_num_threads(before)
+    assert torch.equal(*results)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "for (uint k = 0; k <= n; ++k) o[gid * n + k] = x[k];",
+        "for (int k = -1; k < 4; ++k) o[gid * 4 + k] = x[k];",
+        "for (uint k = 0; k < n; ++k) o[(gid >> 1) * n + k] = x[k];",
+        "for (uint k = 0; k < n; k += 3) o[gid * x[k] + k] = x[k];",
+    ],
+)
+def test_rows_that_threads_share(body):
+    source = f"kernel void k(device float* o, device const float* x, constant uint& n, {GID}) {{ {body} }}"
+    emitted = emit(preprocess(HEADER + source), lanes=True)
+    assert emitted.no_lanes["k"] == "'o', which is written at several indices"
 
 
 def test_nothing_is_said_of_kernels_without_loops():

@@ -71,13 +71,35 @@ class Writer:
         lines.append(f"  {store}")
         if self.chance.random() < 0.4:
             lines.append(f"  bits[{row}] {self.chance.choice(('=', '+=', '^='))} u + v;")
+        if self.chance.random() < 0.4:
+            lines.append(self.row_of_elements())
         if not self.plain and self.chance.random() < 0.2:
             lines.append(f"  out[{row} + 1u] = c;")
         body = "\n".join(lines)
         return (
             f"kernel void k{self.seed}(device float* out, device uint* bits, device const float* x, "
-            f"device const uint* y, constant uint& n, constant uint& m, {gid} [[thread_position_in_grid]]) {{\n{body}\n}}\n"
+            f"device const uint* y, device float* wide, constant uint& n, constant uint& m, {gid} [[thread_position_in_grid]]) {{\n{body}\n}}\n"
         )
+
+    def row_of_elements(self) -> str:
+        """Loops over elements that are this thread's own."""
+        self.made += 1
+        counter = f"i{self.made}"
+        length = self.chance.choice(("m", "3u", "n / 64u"))
+        lines, index = [], f"({self.row}) * {length} + {counter}"
+        if self.chance.random() < 0.4:
+            lines.append(f"  uint start = ({self.row}) * {length};")
+            index = f"start + {counter}"
+        self.counters.append(counter)
+        operator = self.chance.choice(("=", "+="))
+        body = f"wide[{index}] {operator} clamp({self.float_value()}, -9.0f, 9.0f);"
+        if self.chance.random() < 0.3:
+            body = f"if ({self.condition()}) {body}"
+        self.counters.pop()
+        lines.append(
+            f"  for (uint {counter} = 0u; {counter} < {length}; ++{counter}) {{\n    {body}\n  }}"
+        )
+        return "\n".join(lines)
 
     def float_value(self, depth: int = 0) -> str:
         kind = self.chance.random()
@@ -211,7 +233,7 @@ def _buffers(seed: int) -> list[torch.Tensor]:
         bits = y
     elif kind == 3:  # to the device the first one ends where the memory ends
         x, out = out, memory
-    return [out, bits, x, y]
+    return [out, bits, x, y, torch.zeros(SIZE)]
 
 
 def differences(seeds: list[int], optimize: int = 3) -> tuple[list[int], set[int]]:

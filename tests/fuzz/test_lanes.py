@@ -22,6 +22,6 @@ def test_random_kernels_have_every_construct():
     text = lanes.source_of(list(range(200)))
     for construct in (
         "break;|continue;|return;|while (|} while|for (|float4 q|Pair p|float w[3]|w[u % 3u]|blend(|mix_bits(|[v & 1023u]"
-        "|gid * 5u|bits[gid] +=|else {"
+        "|gid * 5u|wide[start + |bits[gid] +=|else {"
     ).split("|"):
         assert text.count(construct) > 5, construct

@@ -413,10 +413,9 @@ class Thunks:
             if p.kind == "buffer"
         }
         written = ", ".join(buffers[position] for position in form.positions)
-        apart = (
+        return (
             f"{_SUPPORT}::are_apart(msl_launch, {{{written}}}, {{{', '.join(buffers.values())}}})"
         )
-        return f"!MSL_UNROLLS && {apart}" if form.is_short else apart
 
     def _effort(self, name: str) -> str:
         if name in self._left_alone:

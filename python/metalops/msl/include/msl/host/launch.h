@@ -22,13 +22,6 @@
 #define MSL_RARE_LANES _Pragma("GCC unroll 1")
 #endif
 
-// True if the compiler makes vector code of threads whose loops are so short that it unrolls them.
-#ifdef __clang__
-#define MSL_UNROLLS true
-#else
-#define MSL_UNROLLS false
-#endif
-
 // The work-item loop over a part of a launch's threads.
 #define MSL_LOOP(name)                                                              \
   static void name(const ::msl::abi::Launch* msl_launch, ::msl::abi::u64 msl_begin, \

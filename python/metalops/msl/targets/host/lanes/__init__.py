@@ -15,9 +15,10 @@ lane does is passed over. Inside of a lane loop, what only changes variables is 
 not take part keep the old values; loads and stores are left to the lanes that take part. So there is no control flow but
 around these, and compilers make vector code of it.
 
-An index that grows by one from thread to thread may wrap around in 32 bits. Each lane loop computes its indices for the
-first and the last thread; if none wraps in between, the accesses are contiguous for the compiler, else the statements
-run in a copy of the loop as they are written.
+An index that grows by a fixed number from thread to thread may wrap around in 32 bits. Each lane loop computes its indices
+for the first threads and the last one; if none wraps in between, the accesses are contiguous for the compiler, or at fixed
+distances. Else the form returns false if nothing has been written yet, and the threads run one by one; after a store the
+statements run in a copy of the loop as they are written.
 
 Threads that a guard (`if (i >= n) return;`) would end are looked for first, before anything is written: the form then
 returns false, and the threads run one by one, as do those that are left over at the end of a row.

@@ -2,8 +2,9 @@
 
 The form runs a statement for all lanes before the next one. It leaves the memory as threads that run one after another
 do if no thread accesses an element that another one writes. So all accesses to memory have to be seen: buffers are
-subscripted where they are mentioned, and each that is written has one index, which differs from thread to thread. That
-buffers do not share memory is known when the kernel is launched.
+subscripted where they are mentioned, and each that is written has one index, which differs from thread to thread, or is
+accessed in rows that belong to a thread each (rows.py). That buffers do not share memory is known when the kernel is
+launched.
 """
 
 from __future__ import annotations
@@ -11,20 +12,21 @@ from __future__ import annotations
 from ....analysis.program import Kernel
 from ....analysis.scopes import Declaration, FunctionScopes
 from ....source.parse import Source
-from ....source.tree import walk
 from .reasons import NoLanes
 
 _EFFECTS = ("assignment_expression", "update_expression")
 
 
 class Accesses:
-    """written: the index of each buffer that the kernel writes. positions: the numbers of these buffers' parameters. Raises NoLanes."""
+    """written: by the name of each buffer that the kernel writes, the indices of all accesses to it. stores: the elements
+    that are written. positions: the numbers of these buffers' parameters. Raises NoLanes."""
 
     def __init__(self, source: Source, scopes: FunctionScopes, kernel: Kernel):
         self._source = source
         self._scopes = scopes
-        self.written: list = []
+        self.written: dict[str, list] = {}
         self.positions: list[int] = []
+        self.stores: list = []
         by_name = {p.name: n for n, p in enumerate(kernel.parameters)}
         for declaration in scopes.declarations:
             if declaration.kind != "parameter" or declaration.name not in by_name:
@@ -73,20 +75,12 @@ class Accesses:
             if len(found) != 1:
                 raise NoLanes(f"'{pointer.name}' with several indices")
             indices.append(found[0])
-            is_written |= not is_read_only and self._is_store(access)
+            if not is_read_only and self._is_store(access):
+                self.stores.append(access)
+                is_written = True
         if not is_written:
             return
-        if len({"".join(self._source.masked_text(i).split()) for i in indices}) != 1:
-            raise NoLanes(f"'{pointer.name}', which is written and has several indices")
-        for name in walk(indices[0]):
-            declaration = self._scopes.declaration_of(name)
-            if (
-                declaration is not None
-                and declaration.kind == "variable"
-                and declaration.definitions
-            ):
-                raise NoLanes(f"'{pointer.name}', which is written at several indices")
-        self.written.append(indices[0])
+        self.written[pointer.name] = indices
         self.positions.append(position)
 
     def _is_store(self, access) -> bool:

@@ -7,13 +7,21 @@ import functools
 import math
 
 from ....analysis.calls import CallGraph
-from ....analysis.program import Function, Kernel, integer_value
+from ....analysis.program import Function, Kernel
 from ....analysis.scopes import Declaration, FunctionScopes
 from ....source.parse import Source
-from ....source.tree import LOOPS, alternative_of, is_constexpr_if, statements_of, walk
+from ....source.tree import (
+    LOOPS,
+    alternative_of,
+    is_constexpr_if,
+    statements_of,
+    walk,
+    without_parentheses,
+)
 from ....source.vocabulary import THREAD_ATTRIBUTES
 from .accesses import Accesses
 from .reasons import NoLanes
+from .rows import Rows
 
 LANE = "thread_position_in_grid"
 _NUMBERS = """bool char uchar short ushort int uint long ulong half float bfloat size_t int32_t uint32_t
@@ -35,16 +43,6 @@ _CALLED = (
     )
 )
 _LONGEST = 4000  # characters
-_SHORT = 64  # iterations of nested loops
-_FEW = 300  # operations of all of them
-_OPERATIONS = {
-    "binary_expression",
-    "assignment_expression",
-    "unary_expression",
-    "call_expression",
-    "subscript_expression",
-    "conditional_expression",
-}
 _AROUND_LOOPS = {*LOOPS, "compound_statement", "if_statement", "else_clause"}
 _REFUSED = {
     "goto_statement": "goto",
@@ -102,9 +100,22 @@ class Values:
             changed, self.uniform = left != self.uniform, left
         for loop in self._loops:
             self._check_loop(loop)
-        for written in self.accesses.written:
-            if not self.grows(written):
-                raise NoLanes("a store whose index does not grow by one from thread to thread")
+        self.rows = Rows(self)
+        for name, indices in self.accesses.written.items():
+            if not self.rows.have_own(indices):
+                self._check_element(name, indices)
+
+    def _check_element(self, name: str, indices: list) -> None:
+        """Refuses a buffer that is written unless each thread has one element of it."""
+        if len({"".join(self.text(i).split()) for i in indices}) != 1:
+            raise NoLanes(f"'{name}', which is written and has several indices")
+        for part in walk(indices[0]):
+            declaration = self.scopes.declaration_of(part)
+            if declaration is not None and declaration.kind == "variable":
+                if declaration.definitions:
+                    raise NoLanes(f"'{name}', which is written at several indices")
+        if not self.grows(indices[0]):
+            raise NoLanes("a store whose index does not grow by one from thread to thread")
 
     def text(self, node) -> str:
         return self.source.masked_text(node)
@@ -115,6 +126,15 @@ class Values:
     def leaves(self, node) -> bool:
         """Returns true if lanes may leave a statement for what does not follow it."""
         return _leaves(node, False, False)
+
+    def has_stored(self, nodes: list) -> bool:
+        """Returns true if a thread may have written to a buffer when it comes to statements."""
+        first = min(node.start_byte for node in nodes)
+        around = [o for o in self._loops if any(inside(n, o) for n in nodes)]
+        return any(
+            store.start_byte < first or any(inside(store, o) for o in around)
+            for store in self.accesses.stores
+        )
 
     def is_divergent(self, loop) -> bool:
         """Returns true if lanes may leave a loop before others."""
@@ -167,14 +187,18 @@ class Values:
 
     def grows(self, node) -> bool:
         """Returns true if an index grows by one from thread to thread, unless it wraps."""
-        while node.type == "parenthesized_expression" and node.named_child_count == 1:
-            node = node.named_children[0]
+        return self.step(node) == 1
+
+    def step(self, node) -> float | None:
+        """Returns by how much an index grows from thread to thread, unless it wraps: 1, or nan if it is a number that is
+        known when the kernel runs. None if it may grow in another way."""
+        node = without_parentheses(node)
         parameter = self.parameter(node)
         if parameter is not None:
-            return parameter.attribute == LANE
+            return 1 if parameter.attribute == LANE else None
         if node.type == "identifier":
             declaration = self.scopes.declaration_of(node)
-            return (
+            is_never_changed = (
                 declaration is not None
                 and declaration.kind == "variable"
                 and not declaration.kinds
@@ -182,21 +206,24 @@ class Values:
                 and not declaration.is_address_taken
                 and declaration.initialiser is not None
                 and self.text(declaration.type_node) in ("uint", "int", "ulong", "long", "size_t")
-                and self.grows(declaration.initialiser)
             )
+            return self.step(declaration.initialiser) if is_never_changed else None
         if node.type == "field_expression":
             base = self.parameter(node.child_by_field_name("argument"))
             is_x = self.text(node.child_by_field_name("field")) == "x"
-            return base is not None and base.attribute == LANE and is_x
+            return 1 if base is not None and base.attribute == LANE and is_x else None
         if node.type != "binary_expression":
-            return False
+            return None
         left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
         operator = self.text(node.child_by_field_name("operator"))
-        if operator == "+" and self._is_sum_part(left) and self.grows(right):
-            return True
-        return operator in ("+", "-") and self.grows(left) and self._is_sum_part(right)
+        if operator in ("+", "*") and self.is_uniform_sum_part(left):
+            left, right = right, left
+        if operator not in ("+", "-", "*") or not self.is_uniform_sum_part(right):
+            return None
+        step = self.step(left)
+        return math.nan if step is not None and operator == "*" else step
 
-    def _is_sum_part(self, node) -> bool:
+    def is_uniform_sum_part(self, node) -> bool:
         """Returns true for what may be computed where the source does not: it reads no memory."""
         reads = ("subscript_expression", "->")
         return self.is_uniform(node) and not any(n.type in reads for n in walk(node))
@@ -361,35 +388,6 @@ class Values:
         inner = statements_of(node.child_by_field_name("consequence"))
         return len(inner) == 1 and inner[0].type == "return_statement"
 
-    @functools.cached_property
-    def is_short(self) -> bool:
-        """True if all loops have so few iterations, whose number the source tells, that clang unrolls them."""
-        return all(map(self._is_short, self._loops))
-
-    def _is_short(self, loop) -> bool:
-        around = [o for o in self._loops if inside(loop, o)]
-        iterations = math.prod(map(self._iterations, around))
-        return iterations <= _SHORT and iterations * _operations(loop) <= _FEW
-
-    def _iterations(self, loop) -> float:
-        if self.is_divergent(loop):
-            return math.inf
-        begin = [
-            d.initialiser
-            for d in self.variables
-            if d.node == loop.child_by_field_name("initializer")
-        ]
-        condition = loop.child_by_field_name("condition")
-        end = (
-            condition.child_by_field_name("right")
-            if condition.type == "binary_expression"
-            else None
-        )
-        numbers = [integer_value(self.text(n)) for n in (*begin, end) if n is not None]
-        if len(numbers) != 2 or None in numbers:
-            return math.inf
-        return max(abs(numbers[1] - numbers[0]), 1)
-
     def _check_loop(self, loop) -> None:
         condition = loop.child_by_field_name("condition")
         if condition is not None and any(n.type == "declaration" for n in walk(condition)):
@@ -422,18 +420,3 @@ def _leaves(node, breaks: bool, continues: bool) -> bool:
     elif node.type == "switch_statement":
         breaks = True
     return any(_leaves(child, breaks, continues) for child in node.named_children)
-
-
-def _operations(loop) -> int:
-    """Returns the number of operations of an iteration of a loop, without those of its head and of indices."""
-    found, waiting = 0, [loop.child_by_field_name("body")]
-    while waiting:
-        node = waiting.pop()
-        found += node.type in _OPERATIONS
-        parts = node.named_children
-        if node.type == "subscript_expression":
-            parts = []
-        elif node.type in LOOPS:
-            parts = [node.child_by_field_name("body")]
-        waiting += parts
-    return found

@@ -27,12 +27,11 @@ _STATEMENTS = {
 
 class Form:
     """The text of a kernel's form for `width` threads. positions: the numbers of the parameters of the buffers that it
-    writes. is_short: true if its loops have few iterations."""
+    writes."""
 
     def __init__(self, values: Values, edits: Edits, kernel: Kernel):
         self.values = values
         self.positions = values.accesses.positions
-        self.is_short = values.is_short
         self.edits = edits
         self._kernel = kernel
         self.arrays: dict[int, Declaration] = {}  # varying variables that are kept in arrays
@@ -44,7 +43,7 @@ class Form:
             self.width = 32
             self.out.add(_array_of_ones(ALIVE))
         self._block(values.statements, Masks())
-        if not self.arrays:
+        if not self.arrays and any(map(values.loops_in, values.statements)):
             raise NoLanes("no value that lives across a loop")
         if not self.takes_all_contiguous:
             self.width = 16
@@ -63,6 +62,10 @@ class Form:
         )
         whole.add(Mapped(*self.edits.apply(parameters.start_byte, parameters.end_byte)))
         whole.add(f" {{\nconstexpr {names.ABI}::u32 msl_width = {self.width};\n")
+        for length in self.values.rows.lengths:
+            whole.add(f"if (static_cast<{names.ABI}::u64>(")
+            whole.add(self.copy(length))
+            whole.add(f") > ({names.ABI}::u64(1) << 32) / msl_width) return false;\n")
         for parameter in self._lane_parameters():
             whole.add(f"const auto msl_first_{parameter} = {parameter};\n")
         self._guard(whole)

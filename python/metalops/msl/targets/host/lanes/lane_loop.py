@@ -47,7 +47,9 @@ class LaneLoop:
         if self._tells_any:
             out.add(f"unsigned msl_any_{self._number} = 0;\n")
         straight = self._straight()
-        if straight:
+        if not straight:
+            self._loop([])
+        elif self._values.has_stored(self._nodes):
             self._probe(straight)
             out.add("if (msl_straight) {\n")
             self._loop(straight)
@@ -55,7 +57,10 @@ class LaneLoop:
             self._loop([], "MSL_RARE_LANES")
             out.add("}\n}\n")
         else:
-            self._loop([])
+            self._probe(straight)
+            out.add("if (!msl_straight) return false;\n")
+            self._loop(straight)
+            out.add("}\n")
         if self._ends:
             out.add(f"if (!msl_any_{self._number}) break;\n")
         elif self._tells_any:
@@ -112,7 +117,8 @@ class LaneLoop:
         for d in self._used:
             out.add(f"auto {d.name} = {_array(d)}.get(msl_lane); ")
         replaced = [
-            (n.start_byte, n.end_byte, f"msl_at[{i}] + msl_lane") for i, n in enumerate(straight)
+            (n.start_byte, n.end_byte, f"msl_at[{i}] + msl_lane{self._times_step(n, i)}")
+            for i, n in enumerate(straight)
         ]
         has_live = loop is not None and (self._begins or self._ends or self._leaves)
         alive = f" & {ALIVE}[msl_lane]" if self._values.returns else ""
@@ -188,7 +194,7 @@ class LaneLoop:
     # ---- indices -------------------------------------------------------------------------------------
 
     def _straight(self) -> list:
-        """Returns the indices in statements that grow by one from thread to thread."""
+        """Returns the indices in statements that grow by a fixed number from thread to thread."""
         found = []
         for access in (a for node in self._nodes for a in walk(node)):
             if access.type != "subscript_expression":
@@ -199,17 +205,17 @@ class LaneLoop:
             if declaration is None or not declaration.is_pointer or len(indices) != 1:
                 continue
             index = indices[0]
-            if self._values.grows(index) and self._is_known(index):
+            step = self._values.step(index)
+            if step is not None and self._is_known(index):
                 found.append(index)
-            elif self._values.is_uniform(index):
+            if step == 1 or self._values.is_uniform(index):
                 continue
-            elif any(n.type in LOOPS for n in _around(access)):
-                if access.parent.type == "assignment_expression" and (
-                    access.parent.child_by_field_name("left") == access
-                ):
-                    raise NoLanes("stores in a loop that are not contiguous")
+            if any(n.type in LOOPS for n in _around(access)):
                 self._form.takes_all_contiguous = False
         return found
+
+    def _times_step(self, index, number: int) -> str:
+        return "" if self._values.grows(index) else f" * (msl_next[{number}] - msl_at[{number}])"
 
     def _is_known(self, index) -> bool:
         """Returns true if the index can be computed before the lane loop: its variables are declared outside of it, or
@@ -229,7 +235,8 @@ class LaneLoop:
         return True
 
     def _probe(self, straight: list) -> None:
-        """Writes the indices of the first thread, and whether those of the last thread are as many elements further."""
+        """Writes the indices of the first thread, and whether those of the last thread are as far from them as if none wraps
+        in between: the first and the last one then are on a line, and so are all."""
         needed: list = []
         for index in straight:
             self._collect(index, needed)
@@ -255,9 +262,14 @@ class LaneLoop:
             out.add(f"msl_at[{i}] = static_cast<{names.ABI}::u64>(")
             out.add(self._form.copy(index))
             out.add("); ")
-        same = " && ".join(f"msl_end[{i}] - msl_at[{i}] == msl_width - 1" for i in range(count))
+        has_steps = not all(map(self._values.grows, straight))
+        same = " && ".join(
+            f"msl_end[{i}] - msl_at[{i}] == (msl_width - 1){self._times_step(n, i)}"
+            for i, n in enumerate(straight)
+        )
         out.add(
-            f"}}; {names.ABI}::u64 msl_at[{count}], msl_end[{count}]; msl_probe(0, msl_at); "
+            f"}}; {names.ABI}::u64 msl_at[{count}], msl_next[{count}], msl_end[{count}]; "
+            f"msl_probe(0, msl_at); {'msl_probe(1, msl_next); ' if has_steps else ''}"
             f"msl_probe(msl_width - 1, msl_end); const bool msl_straight = {same};\n"
         )
 

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from ....analysis.program import Instance, Kernel
+from ....source.parse import Source
 from ....source.tree import LOOPS, walk
 from .analysis import Values
 from .form import Form
 from .reasons import NoLanes
+
+
+def _is_worth_it(source: Source, kernel: Kernel) -> bool:
+    """Returns true if a kernel loops, or returns under a condition of several parts, of which g++ makes no vector code."""
+    return any(
+        n.type in LOOPS
+        or (
+            n.type == "if_statement"
+            and "||" in source.masked_text(n)
+            and "return" in source.masked_text(n)
+        )
+        for n in walk(kernel.function.body)
+    )
 
 
 class LaneLoops:
@@ -24,7 +38,7 @@ class LaneLoops:
             kernel = instances[0].kernel
             if kernel.unsupported or rewritten.calls.synchronises(instances[0]):
                 continue
-            if not any(n.type in LOOPS for n in walk(kernel.function.body)):
+            if not _is_worth_it(rewritten.program.source, kernel):
                 continue
             try:
                 form = self._form(kernel, instances)
