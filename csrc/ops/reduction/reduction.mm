@@ -12,6 +12,7 @@
 #include <ATen/ops/sum.h>
 #include <ATen/ops/sum_meta.h>
 #include <ATen/ops/var.h>
+#include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
 #include <csrc/ops/common/fixes.h>
 #include <kernels/reduction/reduction.h>
