@@ -353,6 +353,24 @@ def test_rows_that_threads_share(body):
     assert emitted.no_lanes["k"] == "'o', which is written at several indices"
 
 
+def test_a_source_with_lanes_and_barriers(each_compiler):
+    source = (
+        TAKEN["rows"][0]
+        + f"""
+    kernel void reversed(device float* o, device const float* x, {GID}, uint t [[thread_index_in_threadgroup]]) {{
+      threadgroup float values[64];
+      values[t] = x[gid];
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      o[gid] = values[63 - t];
+    }}"""
+    )
+    library, x, o = _library(source, lanes=True), _random(64, 64), torch.zeros(64)
+    library.launch("rows", [o, x, _number(64)], [64], [64])
+    torch.testing.assert_close(o, x.sum(1))
+    library.launch("reversed", [o, x[0]], [64], [64])
+    assert torch.equal(o, x[0].flip(0))
+
+
 def test_nothing_is_said_of_kernels_without_loops():
     source = f"kernel void k(device float* o, device const float* x, {GID}) {{ o[gid] = x[gid]; }}"
     emitted = emit(preprocess(HEADER + source), lanes=True)

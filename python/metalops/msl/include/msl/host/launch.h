@@ -249,13 +249,13 @@ inline __attribute__((always_inline)) metal::vec<T, N> next_thread(metal::vec<T,
 // The values of a variable of threads that run as vector lanes. Those of a component of vectors are
 // adjacent.
 template <class T, u32 Width>
-struct Lanes {
+struct LaneValues {
   T values[Width];
   inline __attribute__((always_inline)) T get(u32 lane) const { return values[lane]; }
   inline __attribute__((always_inline)) void set(u32 lane, T value) { values[lane] = value; }
 };
 template <class T, u32 Width>
-struct Lanes<metal::vec<T, 2>, Width> {
+struct LaneValues<metal::vec<T, 2>, Width> {
   T x[Width], y[Width];
   inline __attribute__((always_inline)) metal::vec<T, 2> get(u32 lane) const {
     return metal::vec<T, 2>(x[lane], y[lane]);
@@ -266,7 +266,7 @@ struct Lanes<metal::vec<T, 2>, Width> {
   }
 };
 template <class T, u32 Width>
-struct Lanes<metal::vec<T, 3>, Width> {
+struct LaneValues<metal::vec<T, 3>, Width> {
   T x[Width], y[Width], z[Width];
   inline __attribute__((always_inline)) metal::vec<T, 3> get(u32 lane) const {
     return metal::vec<T, 3>(x[lane], y[lane], z[lane]);
@@ -278,7 +278,7 @@ struct Lanes<metal::vec<T, 3>, Width> {
   }
 };
 template <class T, u32 Width>
-struct Lanes<metal::vec<T, 4>, Width> {
+struct LaneValues<metal::vec<T, 4>, Width> {
   T x[Width], y[Width], z[Width], w[Width];
   inline __attribute__((always_inline)) metal::vec<T, 4> get(u32 lane) const {
     return metal::vec<T, 4>(x[lane], y[lane], z[lane], w[lane]);

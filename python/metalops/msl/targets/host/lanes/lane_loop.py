@@ -106,7 +106,7 @@ class LaneLoop:
             declaration.type_node.start_byte, declaration.type_node.end_byte
         )
         self._form.arrays[key(declaration)] = declaration
-        self._form.out.add(f"{_S}::Lanes<{written}, msl_width> {_array(declaration)};\n")
+        self._form.out.add(f"{_S}::LaneValues<{written}, msl_width> {_array(declaration)};\n")
 
     # ---- the loop ------------------------------------------------------------------------------------
 
