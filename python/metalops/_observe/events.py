@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .profile import Event
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """A call of an operator, or a launch of a kernel by one. name: "aten::addmm", or the kernel's name. begin, end: in
+    nanoseconds of time.perf_counter_ns(), of the device's work. bytes: of the memory that it reads and writes, each tensor
+    counted once. operator: by which a kernel was launched, "" if by none. module: the name of the module that made the
+    call. is_backward: whether autograd's backward pass did. thread: the number of the CPU thread. description: the
+    sizes of its tensors."""
+
+    name: str
+    kind: str
+    begin: int
+    end: int
+    bytes: int
+    operator: str
+    module: str
+    is_backward: bool
+    thread: int
+    description: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """The duration in seconds."""
+        return (self.end - self.begin) / 1e9
 
 
 def save(path: str | os.PathLike, events: Iterable[Event]) -> None:

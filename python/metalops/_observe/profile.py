@@ -24,34 +24,10 @@ from .._compare.call import Operator
 from .._locks import recursive_lock
 from . import events
 from .calls import Observer, results_on_mps
+from .events import Event
 
 # Events beyond these are counted, but are not in the trace.
 _MOST_EVENTS = 2**20
-
-
-@dataclasses.dataclass(frozen=True)
-class Event:
-    """A call of an operator, or a launch of a kernel by one. name: "aten::addmm", or the kernel's name. begin, end: in
-    nanoseconds of time.perf_counter_ns(), of the device's work. bytes: of the memory that it reads and writes, each tensor
-    counted once. operator: by which a kernel was launched, "" if by none. module: the name of the module that made the
-    call. is_backward: whether autograd's backward pass did. thread: the number of the CPU thread. description: the
-    sizes of its tensors."""
-
-    name: str
-    kind: str
-    begin: int
-    end: int
-    bytes: int
-    operator: str
-    module: str
-    is_backward: bool
-    thread: int
-    description: str = ""
-
-    @property
-    def seconds(self) -> float:
-        """The duration in seconds."""
-        return (self.end - self.begin) / 1e9
 
 
 @dataclasses.dataclass
