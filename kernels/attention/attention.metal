@@ -831,7 +831,7 @@ inline void store_rows_of_simdgroup(device T* out, device float* lse, thread Ten
     }
   }
   if (first < queries) {
-    typedef extents<int, dynamic_extent, dynamic_extent> Extents;
+    typedef dextents<int, 2> Extents;
     tensor<device T, Extents, tensor_inline> rows(out + first * p.out.row,
                                                   Extents(p.value_size, queries - first),
                                                   array<int, 2>{1, static_cast<int>(p.out.row)});

@@ -217,10 +217,10 @@ def test_launches_bring_shared_memory_and_maps_of_their_matrices(recorder, monke
     for launch in recorder.launches:
         assert launch.shared == 60_000
         maps = launch.parameters[-1]
-        assert [maps[i * 128] for i in range(12)] == [1, 2, 0, 0, 0, 0, 3, 4, 0, 0, 0, 0]
-        matrices = [struct.unpack_from("<2Q2I", maps, 1536 + 24 * i) for i in range(2)]
+        assert [maps[i * 128] for i in range(16)] == [1, 2, *[0] * 6, 3, 4, *[0] * 6]
+        matrices = [struct.unpack_from("<2Q2I", maps, 2048 + 24 * i) for i in range(2)]
         assert matrices == [(x.data_ptr(), 128, 64, 64) for x in (a, b)]
-        assert struct.unpack_from("<I", maps, 1536 + 6 * 24) == (2,)
+        assert struct.unpack_from("<I", maps, 2048 + 8 * 24) == (2,)
 
 
 def test_grids_of_more_groups_than_a_gpu_counts_are_launched_in_parts(recorder):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from . import driver
 
-_MOST = 6
+_MOST = 8
 _MAP_BYTES = 128
 _MATRIX = struct.Struct("<2Q2I")
 _COUNT_AT = 2 * _MOST * _MAP_BYTES + _MOST * _MATRIX.size

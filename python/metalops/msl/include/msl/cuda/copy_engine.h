@@ -21,7 +21,7 @@ struct MappedMatrix {
   u64 first, stride;
   u32 columns, rows;
 };
-constexpr u32 kMaps = 6;
+constexpr u32 kMaps = 8;
 // metalops/cuda/copy_maps.py. Lines of boxes are 64 elements, in the 128-byte swizzle.
 struct alignas(64) Maps {
   CopyMap of_64_rows[kMaps], of_16_rows[kMaps];
