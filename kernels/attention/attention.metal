@@ -887,7 +887,6 @@ attention_forward_by_simdgroups(
   auto sums = add.template get_destination_cooperative_tensor<decltype(left), Tokens, float>();
   begin_softmax(sums, running_max, total);
   threadgroup T* const stored = stored_weights + simdgroup * (Tile::rows * Tile::columns);
-
   const attention::Range seen = attention::keys_seen(s, p, tile.first, Tile::rows_of_group);
   int at = seen.begin / Tile::columns * Tile::columns;
   staged.begin(at, seen.end);
@@ -917,7 +916,6 @@ attention_forward_by_simdgroups(
                    is_far, mine, at, seen.end, stored);
     }
   }
-
   add_threads(total, scores);
   finish_rows(row_values, factor, running_max, total, s, p, sinks);
   auto narrow_sums = add.template get_destination_cooperative_tensor<decltype(left), Tokens, T>();
