@@ -172,7 +172,7 @@ uint64_t groups_of(const ReductionParameters& p) {
   return static_cast<uint64_t>(std::min(blocks * p.spans, kMost));
 }
 
-// What the first launch leaves to others.
+// The values that the first launch leaves for a second one to combine.
 struct Partials {
   Tensor values;
   ReductionParameters parameters;
