@@ -34,6 +34,17 @@ def test_a_clang_that_is_new_enough_reads_our_metal_stdlib():
 
 # What is right in Metal and would be wrong, or is written in another way, in OpenCL.
 RIGHT = {
+    "arrays_of_each_address_space_and_temporaries": """
+        array<long, 2> f(int i) { array<long, 2> r = {i, 2 * i}; return r; }
+        constant array<int, 2> table = {1, 2};
+        kernel void k(device long* out, device array<int, 2>* d, constant array<int, 2>& c) {
+          threadgroup array<int, 2> t;
+          t[0] = 1;
+          const array<int, 2> p = {1, 2};
+          d[0][1] = 3;
+          out[0] = f(1)[1] + t[0] + p[1] + d[0][0] + c[1] + table[0];
+        }
+    """,
     "vectors of several values": """
         template <typename T> inline T twice(float x) { return T(x, x); }
         kernel void k(device float4* out, constant uchar3& c) {
