@@ -362,13 +362,13 @@ constexpr V make(T, Rest...) {
 template <typename T, size_t N>
 struct array {
   T msl_elements[N == 0 ? 1 : N];
-  __private T& operator[](size_t i) __private & { return msl_elements[i]; }
-  const __private T& operator[](size_t i) const __private & { return msl_elements[i]; }
-  __global T& operator[](size_t i) __global & { return msl_elements[i]; }
-  const __global T& operator[](size_t i) const __global & { return msl_elements[i]; }
-  __local T& operator[](size_t i) __local & { return msl_elements[i]; }
-  const __local T& operator[](size_t i) const __local & { return msl_elements[i]; }
-  const __constant T& operator[](size_t i) const __constant & { return msl_elements[i]; }
+  __private T& operator[](size_t i) __private& { return msl_elements[i]; }
+  const __private T& operator[](size_t i) const __private& { return msl_elements[i]; }
+  __global T& operator[](size_t i) __global& { return msl_elements[i]; }
+  const __global T& operator[](size_t i) const __global& { return msl_elements[i]; }
+  __local T& operator[](size_t i) __local& { return msl_elements[i]; }
+  const __local T& operator[](size_t i) const __local& { return msl_elements[i]; }
+  const __constant T& operator[](size_t i) const __constant& { return msl_elements[i]; }
   // A temporary could convert to an object in any address space.
   T operator[](size_t i) && { return msl_elements[i]; }
   constexpr size_t size() const { return N; }
