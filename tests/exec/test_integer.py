@@ -140,6 +140,7 @@ def launch(name, type_name, columns, per_thread=1):
     return out.tolist()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", list(TYPES))
 @pytest.mark.parametrize("function", [*UNARY, *BINARY, *TERNARY])
 def test_function(function, name):

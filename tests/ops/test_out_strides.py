@@ -338,6 +338,7 @@ def known_calls(name) -> list:
     return calls
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in OTHERWISE])
 def test_outputs_lie_as_on_the_cpu(name, kind, resizings):

@@ -69,6 +69,7 @@ LAYOUTS = [name for name, _, _ in _layouts(torch.bool)]
 DENSE = ("without gaps", "without gaps, misaligned")
 
 
+@pytest.mark.sampled(2)
 @only_ours("aten::heaviside")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -33,6 +33,7 @@ def _both(*args, **kwargs):
     return torch.logspace(*args, **kwargs, device="mps").cpu(), torch.logspace(*args, **kwargs)
 
 
+@pytest.mark.sampled(2)
 @by_dtype
 @pytest.mark.parametrize("base", [2.0, 10.0, 3.0, 1.1, 0.5, 1.0])
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 4, 28, 33])

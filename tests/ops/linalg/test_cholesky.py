@@ -61,6 +61,7 @@ LINALG = (
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @dtypes
 @pytest.mark.parametrize(

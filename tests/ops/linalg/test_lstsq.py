@@ -43,6 +43,7 @@ def assert_least_squares(a, b, x):
     assert torch.all(error <= 10 * scale), (error / scale).max()
 
 
+@pytest.mark.sampled(2)
 @dtypes
 @drivers
 @shapes

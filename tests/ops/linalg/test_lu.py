@@ -107,6 +107,7 @@ SHAPES = (
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @dtypes
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

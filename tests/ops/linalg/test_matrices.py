@@ -28,6 +28,7 @@ def assert_equal(results, expected):
         torch.testing.assert_close(ours.cpu(), theirs.cpu(), rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "n"), [(x.name, n) for x in OPERATORS.values() for n in x.hard_sizes]
 )
@@ -40,6 +41,7 @@ def test_hard_matrices(operator, n, dtype):
         operator.check_results(a[i], [x[i] for x in results], kind)
 
 
+@pytest.mark.sampled(3)
 @operators
 @pytest.mark.parametrize("view", VIEWS)
 @dtypes

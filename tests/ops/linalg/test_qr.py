@@ -106,6 +106,7 @@ SHAPES = (
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @dtypes
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -125,6 +126,7 @@ def test_every_shape_and_mode(dtype, shape):
     assert torch.equal(only, r)
 
 
+@pytest.mark.sampled(2)
 @dtypes
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_form_is_lapacks(dtype, shape):

@@ -111,6 +111,7 @@ def by_rows(form, sizes, rest, m=20, k=24, n=40, formats=(E4M3, E4M3)):
     return (matrices[0], matrices[1].mT, *given, ends), (wide[0], wide[1].mT, ends)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("sizes", "rest"), SIZES, ids=str)
 def test_scales_of_rows(form, sizes, rest, body):
@@ -219,6 +220,7 @@ def of_groups_of_rows(sizes, rest, n, k, dtypes, block, of_scales, is_swizzled):
     return arguments, (left, right.mT, ends)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("sizes", "rest"), SIZES, ids=str)
 @pytest.mark.parametrize("is_swizzled", [False, True])
 @pytest.mark.parametrize("formats", [(E4M3, E4M3), (E5M2, E4M3), (FP4, FP4)], ids=str)

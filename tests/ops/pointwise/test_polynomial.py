@@ -39,6 +39,7 @@ BENCHMARKS = (
 )
 
 
+@pytest.mark.sampled(2)
 @by_name
 @pytest.mark.parametrize("dtype", (*FLOATS, *INTEGERS, torch.bool), ids=str)
 def test_values_in_every_layout_broadcast_and_promotion(name, dtype):
