@@ -1,5 +1,6 @@
 // The parts of batch normalisation over the samples of several processes, of which
 // torch.nn.SyncBatchNorm is made; stock MPS lacks them. They are composed of other operators.
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/batch_norm_update_stats.h>
 #include <ATen/ops/empty.h>
 #include <csrc/ops/common/maybe_tensor.h>
