@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ....analysis.scopes import Declaration
 from ....dialect import names
 from ....source.tree import LOOPS, walk
@@ -12,16 +10,13 @@ from .masks import ALIVE, Begin, Branch, End, Enter, Masks, Statement, nodes_of
 from .predicated import Predicated
 from .reasons import NoLanes
 
-if TYPE_CHECKING:
-    from .form import Form
-
 _S = names.SUPPORT
 
 
 class LaneLoop:
-    """opened: the number of blocks that write() leaves open, for what only some lane still does."""
+    """form: the Form that it is part of. opened: the number of blocks that write() leaves open, for what only some lane still does."""
 
-    def __init__(self, form: Form, masks: Masks, parts: list, tells_any: bool):
+    def __init__(self, form, masks: Masks, parts: list, tells_any: bool):
         self._form = form
         self._values = form.values
         self._masks = masks

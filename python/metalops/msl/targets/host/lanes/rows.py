@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ....analysis.program import integer_value
 from ....source.tree import walk, without_parentheses
-
-if TYPE_CHECKING:
-    from .analysis import Values
 
 _INTEGERS = {"uint", "int", "ulong", "long", "size_t"}
 _LONGEST_STEP = 1 << 16
 
 
 class Rows:
-    """lengths: the expressions of the lengths that make rows disjoint, if so many rows as threads run together have no
-    more elements than an index of 32 bits tells apart. They mention only parameters."""
+    """values: the Values of the kernel. lengths: the expressions of the lengths that make rows disjoint, if so many rows as
+    threads run together have no more elements than an index of 32 bits tells apart. They mention only parameters."""
 
-    def __init__(self, values: Values):
+    def __init__(self, values):
         self._values = values
         self.lengths: list = []
 
