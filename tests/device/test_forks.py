@@ -198,6 +198,24 @@ def test_children_run_kernels_of_which_their_parent_has_run_one_on_several_threa
         torch.set_num_threads(before)
 
 
+@pytest.mark.full
+def test_the_import_leaves_the_device_to_children():
+    """Where a parent has used a device before it forks, torch.manual_seed leaves out that device in its children."""
+    program = """
+import os
+import metalops
+import torch
+child = os.fork()
+if child == 0:
+    torch.manual_seed(0)
+    first = torch.randn(3, device="mps")
+    torch.manual_seed(0)
+    os._exit(0 if torch.equal(first, torch.randn(3, device="mps")) else 1)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
 needs_sources = pytest.mark.skipif(
     not (Path(__file__).parents[2] / "csrc").exists(), reason="needs the sources of the device"
 )

@@ -18,10 +18,6 @@ from .internals import say_mps_is_initialized
 @functools.cache
 def install() -> None:
     say_mps_is_initialized()
-    if not torch.backends.cuda.is_built():
-        # The device of functions that take no tensors of a device.
-        if checkpoint.DefaultDeviceType.get_device_type() == "cuda":
-            checkpoint.DefaultDeviceType.set_device_type("mps")
     states = checkpoint.get_device_states
 
     @functools.wraps(states)
