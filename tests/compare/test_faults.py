@@ -133,6 +133,9 @@ ELSEWHERE = {
     "mm-empty": lambda: torch.mm(torch.ones(2, 0, device="mps"), torch.ones(0, 3, device="mps")),
     "adaptive-max-pool": lambda: nn.functional.adaptive_max_pool2d(torch.arange(25.0, device="mps").view(1, 5, 5), 3),
     "argsort-large": lambda: torch.arange(30.0, device="mps").view(3, 10).argsort(0),
+    "copy-pageable": lambda: torch.empty(2**10, device="mps").copy_(torch.ones(2**10), non_blocking=True),
+    "sum-axis": lambda: torch.ones(2, 1, 3, 1, 2, device="mps").sum(0),
+    "sum-saturates": lambda: torch.full((3,), 100, dtype=torch.uint8, device="mps").sum(0, dtype=torch.uint8),
     "unique-counts": lambda: torch.unique(torch.arange(9, device="mps") % 2, return_counts=True),
     "unique-large": lambda: torch.unique(2**24 + torch.arange(5, device="mps"), return_inverse=True),
 }  # fmt: skip

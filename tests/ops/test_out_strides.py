@@ -89,6 +89,14 @@ def calls_by_hand() -> dict:
             torch.tensor([0, 1, 0, 2]),
         ),
         "aten::_int_mm.out": (numbers(32, 16, dtype=torch.int8), numbers(16, 24, dtype=torch.int8)),
+        "aten::batch_norm_elemt.out": (
+            numbers(2, 3, 4),
+            None,
+            None,
+            numbers(3),
+            torch.tensor([0.5, 1.0, 2.0]),
+            1e-5,
+        ),
         "aten::_scaled_mm.out": (a, b, scale, scale, None, None, torch.bfloat16),
         "aten::_scaled_mm_v2.out": (
             a,
