@@ -92,6 +92,15 @@ class Outcome:
     error: reference.NoReferenceError | None = None
 
 
+def is_on_mps(tree: Any) -> bool:
+    """Returns true if arguments have a tensor on mps, or name the device."""
+    leaves = pytree.tree_leaves(tree)
+    return any(
+        x.is_mps if isinstance(x, Tensor) else isinstance(x, torch.device) and x.type == "mps"
+        for x in leaves
+    )
+
+
 def make(operator: Operator, args: tuple, kwargs: dict[str, Any], *, gradient: bool) -> Outcome:
     """Calls an operator and examines its results. gradient: whether they are of a backward pass."""
     state = _state((args, kwargs)) if operator.is_random else None

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from .. import _outputs
 from .._locks import recursive_lock
-from .._torch.internals import DispatchMode, OpOverload, pytree, run_uncompiled
+from .._torch.internals import DispatchMode, OpOverload, run_uncompiled
 from . import file
 from .arguments import size, tensors_of
-from .call import Operator, Outcome, make, operator_of
+from .call import Operator, Outcome, is_on_mps, make, operator_of
 from .differences import Difference, DifferenceError
 from .modules import ModuleNames
 from .report import described, served_by, versions
@@ -105,7 +105,7 @@ class Comparison(contextlib.ContextDecorator):
     def call(self, overload: OpOverload, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Calls an operator for a program, and compares its results if it is one to compare."""
         operator = operator_of(overload)
-        if operator.is_silent or not _is_on_mps((args, kwargs)):
+        if operator.is_silent or not is_on_mps((args, kwargs)):
             return overload(*args, **kwargs)
         with self._lock:
             self.calls += 1
@@ -213,14 +213,6 @@ run_uncompiled(_Mode.__torch_dispatch__)
 
 def _dispatches(kind: type) -> bool:
     return kind is not Tensor and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
-
-
-def _is_on_mps(tree: Any) -> bool:
-    leaves = pytree.tree_leaves(tree)
-    return any(
-        x.is_mps if isinstance(x, Tensor) else isinstance(x, torch.device) and x.type == "mps"
-        for x in leaves
-    )
 
 
 def _listed(counts: Counter[str]) -> str:

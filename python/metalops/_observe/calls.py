@@ -6,10 +6,9 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from .._compare.call import Operator, operator_of
+from .._compare.call import Operator, is_on_mps, operator_of
 from .._compare.modules import ModuleNames
 from .._torch.internals import DispatchMode, OpOverload, pytree, run_uncompiled
 
@@ -67,7 +66,7 @@ class _Mode(DispatchMode, through_compiled=True):
             if result is not NotImplemented:
                 return result
         leaves = pytree.tree_leaves((args, kwargs))
-        if operator.is_silent or not any(map(_is_on_mps, leaves)):
+        if operator.is_silent or not is_on_mps(leaves):
             return func(*args, **kwargs)
         return self._observer.observe(
             operator, tensors_on_mps(leaves), lambda: func(*args, **kwargs)
@@ -83,9 +82,3 @@ def tensors_on_mps(leaves: list[Any]) -> list[Tensor]:
 
 def results_on_mps(result: Any) -> list[Tensor]:
     return tensors_on_mps(pytree.tree_leaves(result))
-
-
-def _is_on_mps(x: Any) -> bool:
-    if isinstance(x, Tensor):
-        return x.is_mps
-    return isinstance(x, torch.device) and x.type == "mps"
