@@ -39,7 +39,8 @@ struct Lines {
   int64_t first;
   Lines(int64_t first, constant StridedLayout<1>&) : first(first) {}
   int64_t place(int64_t i, constant StridedLayout<1>& reduced) const {
-    return first + offsets_of(i, reduced)[0];
+    const auto offsets = offsets_of(i, reduced);
+    return first + offsets[0];
   }
 };
 
@@ -489,7 +490,8 @@ kernel void reduction_partials(device O* out [[buffer(0)]],
     }
     total = combine_lanes<Op>(total, values, place, thread_index);
     if (exists && place.lane == 0) {
-      element_at(out, offsets_of(result, kept)[0]) = static_cast<O>(Op::finish(total, p));
+      const auto offsets = offsets_of(result, kept);
+      element_at(out, offsets[0]) = static_cast<O>(Op::finish(total, p));
     }
   }
 }
