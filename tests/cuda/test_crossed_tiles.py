@@ -59,7 +59,7 @@ NAMES = [name for name, _, _ in pairs(torch.float32)]
 
 
 @pytest.mark.full
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_operands_that_lie_across_each_other(product, name, dtype):

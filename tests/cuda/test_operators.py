@@ -51,7 +51,7 @@ def test_results_are_computed_by_one_kernel(name):
         assert_close(result, cpu.operator.functional(*inputs, *NUMBERS.get(name, [])))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @each_operator
 def test_layouts(name):
     cuda, cpu = both(name)

@@ -56,11 +56,12 @@ def reductions(t):
     )
 
 
-def kernels():
+def shuffles(types):
+    """Kernels of some types, which are a library of their own: not all types belong to the full tier."""
     text = []
     parameters = "uint i [[thread_position_in_grid]]"
     for group in ("simd", "quad"):
-        for t in ("char", "ushort", "int", "half", "float", "float2", "int3", "half4"):
+        for t in types:
             for op in SHUFFLES:
                 text.append(
                     f"kernel void {group}_{op}_of_{t}(device {t}* out, device const {t}* in, "
@@ -76,6 +77,13 @@ def kernels():
                 f"kernel void {group}_broadcast_first_of_{t}(device {t}* out, device const {t}* in, {parameters}) "
                 f"{{ out[i] = {group}_broadcast_first(in[i]); }}"
             )
+    return "\n".join(text)
+
+
+def kernels():
+    text = []
+    parameters = "uint i [[thread_position_in_grid]]"
+    for group in ("simd", "quad"):
         text.append(
             f"kernel void {group}_votes(device uint* out, device const bool* in, {parameters}) {{\n"
             f"  out[i * 6] = uint(ulong({'simd' if group == 'simd' else 'ushort'}_bits({group}_ballot(in[i]))));\n"
@@ -113,8 +121,8 @@ inline ulong ushort_bits(quad_vote v) { return ulong(ushort(v)); }
 WIDTH = {"simd": 32, "quad": 4}
 
 
-def launch(name, buffers, threads, group=None):
-    build(SOURCE).launch(name, buffers, threads, group or threads)
+def launch(name, buffers, threads, source=SOURCE):
+    build(source).launch(name, buffers, threads, threads)
 
 
 def values(dtype, n, components=1):
@@ -155,7 +163,7 @@ def reduce_reference(op, x):
 
 
 @pytest.mark.full
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("threads", SIZES)
 @pytest.mark.parametrize("group", ["simd", "quad"])
 @pytest.mark.parametrize(
@@ -203,6 +211,15 @@ SHUFFLED = {
     "half4": (torch.float16, 4),
 }
 
+by_types = pytest.mark.parametrize(
+    "types",
+    [
+        ("char", "float", "int3", "half4"),
+        pytest.param(("ushort", "int", "half", "float2"), marks=pytest.mark.nightly),
+    ],
+    ids=lambda types: types[0],
+)
+
 
 def shuffle_amounts(uniform, group, threads):
     """An index or a distance for each thread."""
@@ -226,15 +243,17 @@ def shuffle_cases():
         yield pytest.param(op, group, threads, uniform, marks=marks, id=name)
 
 
+@by_types
 @pytest.mark.parametrize(("op", "group", "threads", "uniform"), list(shuffle_cases()))
-def test_shuffles(op, group, threads, uniform):
+def test_shuffles(op, group, threads, uniform, types):
     width = WIDTH[group]
     amounts = shuffle_amounts(uniform, group, threads)
-    for name, (dtype, components) in SHUFFLED.items():
+    for name in types:
+        dtype, components = SHUFFLED[name]
         x = values(dtype, threads, components).reshape(threads, components)
         used = 3 if name == "int3" else components
         out = torch.zeros_like(x)
-        launch(f"{group}_{op}_of_{name}", [out, x, amounts], threads)
+        launch(f"{group}_{op}_of_{name}", [out, x, amounts], threads, shuffles(types))
         for lanes in parts(threads, threads, width):
             for lane, i in enumerate(lanes):
                 source = shuffle_source(op, lane, int(amounts[i]), width)
@@ -247,12 +266,14 @@ def test_shuffles(op, group, threads, uniform):
                 assert torch.equal(out[i, :used], expected[:used]), (name, i)
 
 
+@by_types
 @pytest.mark.parametrize("threads", [32, 64])
 @pytest.mark.parametrize("group", ["simd", "quad"])
 @pytest.mark.parametrize("op", FILLS)
-def test_shuffle_and_fill(op, group, threads):
+def test_shuffle_and_fill(op, group, threads, types):
     width = WIDTH[group]
-    for name, (dtype, components) in SHUFFLED.items():
+    for name in types:
+        dtype, components = SHUFFLED[name]
         x = values(dtype, threads, components).reshape(threads, components)
         fill = values(dtype, threads + 1, components).reshape(threads + 1, components)[1:].clone()
         used = 3 if name == "int3" else components
@@ -262,6 +283,7 @@ def test_shuffle_and_fill(op, group, threads):
                 f"{group}_{op}_of_{name}",
                 [out, x, fill, torch.tensor([amount], dtype=torch.uint16)],
                 threads,
+                shuffles(types),
             )
             check_fill(op, x, fill, out, amount, width, used)
 
@@ -307,13 +329,15 @@ def test_votes(group, pattern, threads):
             assert [v & 0xFFFFFFFF for v in out[i].tolist()] == [int(v) for v in expected]
 
 
+@by_types
 @pytest.mark.parametrize("group", ["simd", "quad"])
-def test_broadcast_first(group):
-    for name, (dtype, components) in SHUFFLED.items():
+def test_broadcast_first(group, types):
+    for name in types:
+        dtype, components = SHUFFLED[name]
         x = values(dtype, 33, components).reshape(33, components)
         used = 3 if name == "int3" else components
         out = torch.zeros_like(x)
-        launch(f"{group}_broadcast_first_of_{name}", [out, x], 33)
+        launch(f"{group}_broadcast_first_of_{name}", [out, x], 33, shuffles(types))
         for lanes in parts(33, 33, WIDTH[group]):
             for i in lanes:
                 assert torch.equal(out[i, :used], x[lanes[0], :used])

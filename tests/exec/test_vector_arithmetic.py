@@ -51,7 +51,7 @@ def numbers(dtype, width):
     return np.where(random.random(x.shape) < 0.2, special, x).astype(dtype)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("width", [2, 3, 4])
 @pytest.mark.parametrize("name", list(TYPES))
 def test_arithmetic_of_vectors_is_that_of_their_elements(name, width, each_compiler):

@@ -82,7 +82,7 @@ def _run(body, engine):
     return x, out
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("engine", MEETING)
 @pytest.mark.parametrize("what", BODIES)
 def test_memory_of_a_thread_is_its_own(what, engine, each_compiler):

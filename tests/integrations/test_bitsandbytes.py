@@ -34,7 +34,7 @@ def dequantize(packed, absmax, size, quant_type, shape, dtype):
 
 
 @pytest.mark.full
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @types
 @floats
 @pytest.mark.parametrize("size", SIZES)

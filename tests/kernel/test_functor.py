@@ -40,7 +40,7 @@ def gradients(function, args, kwargs):
     return torch.autograd.grad(results, args, cotangents)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("p", PORTS, ids=str)
 def test_values_and_gradients_agree_with_torch(p):
     case = simple_case(p, shape=(7, 33))
@@ -53,7 +53,7 @@ def test_values_and_gradients_agree_with_torch(p):
         torch.testing.assert_close(a.cpu(), e.float(), rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @by_dtype
 @by_kind
 def test_values_in_every_layout_shape_and_promotion(p, dtype):

@@ -195,6 +195,7 @@ MIXED = [
 
 
 @pytest.mark.parametrize("first, second", [*MIXED, *[pair[::-1] for pair in MIXED]])
+@pytest.mark.sampled(2)
 def test_binary_with_mixed_dtypes(metal_tests, first, second):
     for a_layout, b_layout in itertools.product(EVERY, EVERY):
         a, b = EVERY[a_layout](first), EVERY[b_layout](second)

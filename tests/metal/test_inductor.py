@@ -86,7 +86,7 @@ def compiled_with_metal(function, *args):
     return result
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 def test_a_function_agrees_with_eager(function):
     x, y = data(33, 50), data(33, 50)

@@ -59,7 +59,7 @@ def host(request, monkeypatch):
 pytestmark = pytest.mark.skipif(bool(sanitizers.loaded()), reason="a finding under sanitizers")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("vector", VECTORS)
 def test_copies(vector, host):
     alignment = VECTORS[vector]

@@ -22,7 +22,7 @@ by_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 class Matrix:
     operators: tuple[Operator, ...]
 
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(4)
     @pytest.mark.parametrize("dtype", (*FLOATS, *INTEGERS, torch.bool), ids=str)
     def test_values_in_every_layout_shape_and_promotion(self, operator, dtype):
         if dtype not in operator.dtypes:

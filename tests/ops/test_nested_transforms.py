@@ -90,7 +90,7 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize(("name", "combination"), list(cases(most=2 if is_thorough else 1)))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.full
 def test_nested(name, combination):
     subject = SUBJECTS[name]

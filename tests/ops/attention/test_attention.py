@@ -261,7 +261,7 @@ def test_long_sequences(queries, keys, device):
     check_attention(tensors, device, is_causal=queries == 1024)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @devices
 @pytest.mark.parametrize(
     ("features", "values"),

@@ -475,7 +475,7 @@ def check_kernels_of_gpus(query, cache, *, splits, window_left=-1, mask=None):
         torch.testing.assert_close(lse[i].T.double(), expected_lse, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @dtypes
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("queries, heads", [(1, 2), (1, 8), (3, 6)])

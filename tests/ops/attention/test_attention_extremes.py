@@ -249,14 +249,14 @@ def attention(query, key, value, mask, sinks, slopes, numbers):
     )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("first", range(0, 20, 10))
 def test_attention(place, first):
     for seed in range(first, first + 10):
         check(attention, case(seed), place)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("first", range(1000, 1020, 10))
 def test_attention_of_few_queries(place, first):
     for seed in range(first, first + 10):
@@ -298,7 +298,7 @@ def check_packed(seed: int, device: str) -> None:
     check(function, given, device, lengths)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("first", range(2000, 2020, 10))
 def test_packed_sequences(place, first):
     for seed in range(first, first + 10):

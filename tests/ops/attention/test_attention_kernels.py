@@ -118,7 +118,7 @@ def _close(actual, expected, rounding, name):
         assert error <= rounding * (1 + expected.abs().max().item()), f"{name}: {error}"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @bodies
 @pytest.mark.parametrize("seed", range(0, 400, 10))
 def test_results_and_gradients_are_those_of_the_formula(body, seed):

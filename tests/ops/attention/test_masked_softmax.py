@@ -75,7 +75,7 @@ def _check(x, mask, *arguments, gradient=True):
 # ---- values and gradients ------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @by_float
 @pytest.mark.parametrize("size", SIZES)
 def test_rows(dtype, size):

@@ -284,7 +284,7 @@ def _renormed(weight, indices, max_norm, norm_type):
     return result
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("norm_type", [0.0, 0.5, 1.0, 2.0, 3.0, math.inf, -math.inf, -1.0])
 @pytest.mark.parametrize("dtype", (*FLOATS, torch.complex64, torch.complex32), ids=str)
 def test_embedding_renorm(dtype, norm_type):

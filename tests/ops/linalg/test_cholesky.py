@@ -61,7 +61,7 @@ LINALG = (
 )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.full
 @dtypes
 @pytest.mark.parametrize(

@@ -223,7 +223,7 @@ def test_lu(on_the_software_device, size, dtype):
         torch.testing.assert_close(p @ lower @ upper, a.to(wide), atol=2e-5, rtol=0)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 @pytest.mark.parametrize("mode", ["reduced", "complete", "r"])
 @pytest.mark.parametrize("size", [*SIZES, (2, 3, 70, 40), (600, 12), (50, 0)], ids=str)
@@ -271,7 +271,7 @@ def test_eigh(on_the_software_device, size, upper, dtype):
         assert ours.stride() == theirs.stride()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @only_ours("aten::_linalg_svd.U")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 @pytest.mark.parametrize("full", [False, True])

@@ -41,7 +41,7 @@ def test_hard_matrices(operator, n, dtype):
         operator.check_results(a[i], [x[i] for x in results], kind)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @operators
 @pytest.mark.parametrize("view", VIEWS)
 @dtypes

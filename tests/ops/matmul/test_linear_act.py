@@ -117,7 +117,7 @@ SHAPES = (
 )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @activations
 @dtypes
 def test_sizes_that_are_and_are_not_multiples_of_tiles(activation, dtype, body):

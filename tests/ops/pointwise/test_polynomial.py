@@ -39,7 +39,7 @@ BENCHMARKS = (
 )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @by_name
 @pytest.mark.parametrize("dtype", (*FLOATS, *INTEGERS, torch.bool), ids=str)
 def test_values_in_every_layout_broadcast_and_promotion(name, dtype):

@@ -42,7 +42,7 @@ def _function(name):
     return getattr(torch.special, name)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @by_name
 @pytest.mark.parametrize("dtype", (*FLOATS, *INTEGERS, torch.bool), ids=str)
 def test_values_in_every_layout(name, dtype):

@@ -101,7 +101,7 @@ def test_scales_of_mxfp4_that_are_no_normal_numbers(device):
     torch.testing.assert_close(actual, expected.float(), rtol=0, atol=atol)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @types
 @dtypes
 @devices

@@ -56,7 +56,7 @@ def wide(weights, kind):
 
 
 @pytest.mark.full
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @kinds
 @dtypes
 def test_every_format_with_few_rows_and_many(kind, dtype):
@@ -78,6 +78,7 @@ def test_every_format_with_few_rows_and_many(kind, dtype):
 @pytest.mark.full
 @dtypes
 @pytest.mark.parametrize("transpose", [True, False])
+@pytest.mark.sampled(2)
 def test_sizes_that_are_and_are_not_multiples_of_tiles(dtype, transpose, body):
     kind = ("affine", 4, 32)
     rows = (*range(1, 10), 31, 32, 33, 63, 64, 65, 127, 128, 129)

@@ -32,7 +32,7 @@ def _check(x, *args, **options):
     assert torch.equal(actual.cpu().view(torch.int64), expected.view(torch.int64))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @by_dtype
 @pytest.mark.usefixtures("taken_as_on")
 def test_rows_of_every_layout(dtype):
