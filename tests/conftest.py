@@ -1,5 +1,6 @@
 """What every test needs: the device, before torch's testing modules look for it."""
 
+import gc
 import importlib.util
 import json
 import sys
@@ -86,6 +87,18 @@ def _test_function():
             return getattr(test, test._testMethodName).__func__
         frame = frame.f_back
     return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Collects without Python's collector of garbage, which took two fifths of the time to go through objects that stay, and
+    has it leave these alone afterwards."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_finish():
