@@ -67,6 +67,17 @@ def test_growth_between_two_snapshots():
     assert growth.others == 0 and "3.0 MiB in    3" in growth.table()
 
 
+def test_values_of_jagged_tensors_have_holders():
+    jagged = torch.nested.nested_tensor_from_jagged(
+        torch.randn(10, 4, device="mps"), torch.tensor([0, 3, 10], device="mps")
+    )
+    with memory() as found:
+        kept = jagged.sin()
+        held = {h.operator: size for h, (size, _) in found.snapshot().holders.items()}
+    assert held == {"aten::sin": 4 * 40}
+    del kept
+
+
 def test_live_cached_and_driver():
     before = torch.ones(512, 512, device="mps")
     with memory() as found:

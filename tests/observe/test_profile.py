@@ -41,6 +41,16 @@ def test_operators_modules_and_bytes():
     assert listed == sorted(listed, reverse=True)
 
 
+def test_operators_of_jagged_tensors_are_those_of_their_values():
+    values = torch.randn(10, 4, device="mps")
+    jagged = torch.nested.nested_tensor_from_jagged(values, torch.tensor([0, 3, 10], device="mps"))
+    with profile() as found:
+        result = jagged.sin()
+    (cost,) = found.costs()
+    assert (cost.name, cost.calls, cost.bytes) == ("aten::sin", 1, 2 * 4 * 40)
+    assert torch.equal(result.values().cpu(), values.sin().cpu())
+
+
 @software
 def test_kernels_belong_to_the_operators_that_launch_them():
     x = torch.randn(1000, device="mps")

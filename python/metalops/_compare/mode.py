@@ -1,4 +1,4 @@
-"""The comparison while it runs: a dispatch mode, which is given every call below autograd and autocast."""
+"""The comparison while it runs: it is given every call below autograd and autocast."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from collections import Counter
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .. import _outputs
 from .._locks import recursive_lock
-from .._torch.internals import DispatchMode, OpOverload, run_uncompiled
 from . import file
 from .arguments import size, tensors_of
-from .call import Operator, Outcome, is_on_mps, make, operator_of
+from .call import Operator, Outcome, is_on_mps, make
 from .differences import Difference, DifferenceError
+from .dispatch import OperatorMode
 from .modules import ModuleNames
 from .report import described, served_by, versions
 
@@ -102,9 +102,9 @@ class Comparison(contextlib.ContextDecorator):
             lines.append(f"not compared, {reason}: {_listed(operators)}")
         return "\n".join([*lines, *map(str, self.differences)])
 
-    def call(self, overload: OpOverload, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def call(self, operator: Operator, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Calls an operator for a program, and compares its results if it is one to compare."""
-        operator = operator_of(overload)
+        overload = operator.overload
         if operator.is_silent or not is_on_mps((args, kwargs)):
             return overload(*args, **kwargs)
         with self._lock:
@@ -184,35 +184,17 @@ class Comparison(contextlib.ContextDecorator):
             raise DifferenceError(difference)
 
 
-class _Mode(DispatchMode):
+class _Mode(OperatorMode):
     def __init__(self, comparison: Comparison) -> None:
         super().__init__()
         self._comparison = comparison
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if not isinstance(func, OpOverload):
-            return func(*args, **kwargs)
-        if any(_dispatches(kind) for kind in types):
-            return NotImplemented  # its own operators come here
-        if operator_of(func).is_composite:
-            with self:
-                result = func.decompose(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
-        return self._comparison.call(func, args, kwargs)
+    def call(self, operator: Operator, args: tuple, kwargs: dict[str, Any]) -> Any:
+        return self._comparison.call(operator, args, kwargs)
 
 
 class _ModeOfCompiled(_Mode, through_compiled=True):
     pass
-
-
-# Where the operators of functions of torch.compile come here, in the scope of the compiler.
-run_uncompiled(_Mode.__torch_dispatch__)
-
-
-def _dispatches(kind: type) -> bool:
-    return kind is not Tensor and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
 
 
 def _listed(counts: Counter[str]) -> str:

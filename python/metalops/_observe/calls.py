@@ -8,9 +8,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .._compare.call import Operator, is_on_mps, operator_of
+from .._compare.call import Operator, is_on_mps
+from .._compare.dispatch import OperatorMode
 from .._compare.modules import ModuleNames
-from .._torch.internals import DispatchMode, OpOverload, pytree, run_uncompiled
+from .._torch.internals import pytree
 
 
 class Observer(contextlib.ContextDecorator):
@@ -50,30 +51,18 @@ class Observer(contextlib.ContextDecorator):
         return self._names.current()
 
 
-class _Mode(DispatchMode, through_compiled=True):
+class _Mode(OperatorMode, through_compiled=True):
     def __init__(self, observer: Observer) -> None:
         super().__init__()
         self._observer = observer
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if not isinstance(func, OpOverload):
-            return func(*args, **kwargs)
-        operator = operator_of(func)
-        if operator.is_composite:
-            with self:
-                result = func.decompose(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
+    def call(self, operator: Operator, args: tuple, kwargs: dict[str, Any]) -> Any:
         leaves = pytree.tree_leaves((args, kwargs))
         if operator.is_silent or not is_on_mps(leaves):
-            return func(*args, **kwargs)
+            return operator.overload(*args, **kwargs)
         return self._observer.observe(
-            operator, tensors_on_mps(leaves), lambda: func(*args, **kwargs)
+            operator, tensors_on_mps(leaves), lambda: operator.overload(*args, **kwargs)
         )
-
-
-run_uncompiled(_Mode.__torch_dispatch__)
 
 
 def tensors_on_mps(leaves: list[Any]) -> list[Tensor]:
