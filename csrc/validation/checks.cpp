@@ -245,10 +245,10 @@ void report_unbound(const char* kernel, const std::string& what, const Call& cal
 
 void check_threadgroup(const char* kernel, const std::array<uint64_t, 3>& size, uint64_t most,
                        const Call& call) {
-  const std::string sizes = text(size[0]) + " x " + text(size[1]) + " x " + text(size[2]);
   const bool is_empty = size[0] == 0 || size[1] == 0 || size[2] == 0;
   const bool is_huge = size[0] > most || size[1] > most || size[2] > most;
   if (!is_empty && !is_huge && size[0] * size[1] * size[2] <= most) return;
+  const std::string sizes = text(size[0]) + " x " + text(size[1]) + " x " + text(size[2]);
   report(Rule::kThreadgroupTooLarge, call.written() + ": a threadgroup of " + sizes +
                                          " threads is too " + (is_empty ? "small" : "large") +
                                          " for kernel '" + kernel + "', which allows " +

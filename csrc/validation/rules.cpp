@@ -108,8 +108,6 @@ constexpr bool is_in_order() {
 }
 static_assert(is_in_order());
 
-std::atomic<bool> enabled{false};
-
 void print(const std::string& text) { std::fprintf(stderr, "metalops: %s\n", text.c_str()); }
 
 void end_process(Kind, const std::string& text) {
@@ -134,8 +132,8 @@ bool is_new(Rule rule, const void* address) {
 
 const Description& describe(Rule rule) { return kTable[static_cast<int>(rule)]; }
 
-void set_enabled(bool now) { enabled = now; }
-bool is_enabled() { return enabled.load(std::memory_order_relaxed); }
+std::atomic<bool> detail::enabled{false};
+void set_enabled(bool now) { detail::enabled = now; }
 
 std::string message(Rule rule, const std::string& happened, const void* address) {
   const Description& about = describe(rule);

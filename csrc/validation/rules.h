@@ -3,6 +3,7 @@
 // without a word. This folder knows neither the software device nor torch, so that a Mac can check
 // the same. Whoever uses it says how violations are raised.
 #pragma once
+#include <atomic>
 #include <string>
 
 namespace metalops::validation {
@@ -52,7 +53,10 @@ const Description& describe(Rule rule);
 
 // Turns all rules on, as METALOPS_VALIDATE=1 does. Off, those that are always on remain.
 void set_enabled(bool enabled);
-bool is_enabled();
+namespace detail {
+extern std::atomic<bool> enabled;
+}
+inline bool is_enabled() { return detail::enabled.load(std::memory_order_relaxed); }
 inline bool is_on(Rule rule) { return is_enabled() || describe(rule).is_always_on; }
 
 // A message that the program has sent, whose text is only made when it is needed.

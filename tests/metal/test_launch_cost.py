@@ -4,9 +4,11 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import metalops
 import pytest
+from metalops.build import objective_c
 from metalops.msl.source.compiler import find
 
 pytestmark = [
@@ -38,7 +40,7 @@ void* malloc(size_t bytes) {
 }
 """
 
-PROGRAM = """
+BEGIN = """
 import ctypes, json, metalops, sys, torch
 counters = ctypes.CDLL(sys.argv[1])
 torch.set_num_threads(1)
@@ -52,7 +54,9 @@ def counts(call):
         call()
     after = [ctypes.c_long.in_dll(counters, name).value for name in names]
     return [(b - a) / 100 for a, b in zip(before, after)]
+"""
 
+PROGRAM = """
 def measured(device):
     a, b, out = (torch.full((8,), 0.5, device=device) for _ in range(3))
     places = torch.arange(8, device=device)
@@ -67,22 +71,51 @@ print(json.dumps([measured("cpu"), measured("mps")]))
 """
 
 
+# The two ways of benchmarks/objective_c.py.
+OBJECTIVE_C = """
+sys.path.append(sys.argv[2])
+import objective_c, metalops.build
+library = ctypes.CDLL(metalops.build.load("objective_c_launches", sys.argv[2] + "/objective_c.mm"))
+library.prepare(objective_c.SOURCE.encode())
+shader = torch.mps.compile_shader(objective_c.SOURCE).scale
+x, out = torch.arange(8.0, device="mps"), torch.empty(8, device="mps")
+memory = [ctypes.c_void_p(t.untyped_storage().data_ptr()) for t in (x, out)]
+factor, size = ctypes.c_float(2), ctypes.c_uint(8)
+print(json.dumps({
+    "compile_shader": counts(lambda: shader(x, out, 2.0)),
+    "Objective-C": counts(lambda: library.by_stream(*memory, factor, size)),
+    "nothing": counts(lambda: library.nothing(*memory, factor, size)),
+}))
+"""
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
 @pytest.fixture(scope="module")
-def counted(tmp_path_factory):
+def count(tmp_path_factory):
+    """count(program): what it prints, as a program whose locks and blocks of memory are counted."""
     folder = tmp_path_factory.mktemp("counters")
     source, library = folder / "counters.cpp", folder / "counters.so"
     source.write_text(COUNTERS)
     built = find().run(["-O1", "-shared", "-fPIC", str(source), "-o", str(library), "-ldl"])
     assert built.returncode == 0, built.stderr.decode()
-    result = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(library)],
-        env={**os.environ, "LD_PRELOAD": str(library)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
+
+    def run(program, *arguments):
+        result = subprocess.run(
+            [sys.executable, "-c", BEGIN + program, str(library), *arguments],
+            env={**os.environ, "LD_PRELOAD": str(library)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, result.stderr
+        return json.loads(result.stdout)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def counted(count):
+    return count(PROGRAM)
 
 
 # Torch's interface takes the name of an operator as a std::string: a block if it is a long one.
@@ -99,3 +132,12 @@ def test_a_launch_takes_one_lock_more_than_torchs_cpu_operator_and_no_memory(cou
 def test_a_stand_in_takes_no_lock(counted):
     (torchs_locks, _), (locks, _) = (side["stand-in"] for side in counted)
     assert locks <= torchs_locks
+
+
+def test_a_launch_in_objective_c_takes_as_many_locks_as_one_in_python_and_no_memory(count):
+    if objective_c.find_compiler() is None:
+        pytest.skip("clang, which compiles Objective-C, is not installed (apt-get install clang)")
+    counted = count(OBJECTIVE_C, str(BENCHMARKS))
+    locks, blocks = (a - b for a, b in zip(counted["Objective-C"], counted["nothing"], strict=True))
+    assert locks <= counted["compile_shader"][0]
+    assert blocks == 0

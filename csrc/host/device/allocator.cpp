@@ -231,12 +231,15 @@ class OtherSizes {
   void add(const void* memory, size_t bytes) {
     std::lock_guard<ForkSafeMutex> lock(mutex_);
     sizes_[memory] = bytes;
+    count_ = sizes_.size();
   }
   void remove(const void* memory) {
     std::lock_guard<ForkSafeMutex> lock(mutex_);
     sizes_.erase(memory);
+    count_ = sizes_.size();
   }
   std::optional<size_t> find(const void* memory) const {
+    if (count_ == 0) return std::nullopt;  // without the lock, as in most programs
     std::lock_guard<ForkSafeMutex> lock(mutex_);
     const auto found = sizes_.find(memory);
     return found != sizes_.end() ? std::optional(found->second) : std::nullopt;
@@ -245,6 +248,7 @@ class OtherSizes {
  private:
   mutable ForkSafeMutex mutex_;
   std::unordered_map<const void*, size_t> sizes_;
+  std::atomic<size_t> count_{0};
 };
 OtherSizes& other_sizes() {
   static OtherSizes& one = *new OtherSizes;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <list>
 #include <mutex>
 #include <unordered_map>
@@ -14,6 +15,7 @@ namespace metalops::device {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
+constexpr uintptr_t kSmallestPage = 4096;
 
 struct LargeBlock {
   void* memory;
@@ -63,6 +65,8 @@ class LargeBlocks {
   }
 
   size_t bytes(const void* memory) {
+    // Without the lock for what mmap() cannot have made.
+    if (reinterpret_cast<uintptr_t>(memory) % kSmallestPage != 0) return 0;
     std::lock_guard<ForkSafeMutex> lock(mutex_);
     const auto found = in_use_.find(memory);
     return found == in_use_.end() ? 0 : found->second.bytes;

@@ -79,7 +79,8 @@ bool wait(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
 }  // namespace
 
 // Work takes a number when it is submitted, and begins in the order of the numbers. Barriers run
-// alone; on a serial queue all work is a barrier.
+// alone; on a serial queue all work is a barrier. A thread whose turn it is takes no lock: each
+// launch of a program is a dispatch_sync.
 struct dispatch_queue_s final : Object {
   dispatch_queue_s(const char* label, bool is_concurrent)
       : label(label != nullptr ? label : ""), is_concurrent(is_concurrent) {}
@@ -118,31 +119,29 @@ struct dispatch_queue_s final : Object {
   }
 
  private:
-  // Marks work as running, until it ends or throws.
+  // Marks work as running, until it ends or throws. Nothing else begins while a barrier runs, as it
+  // keeps its number.
   class Running {
    public:
     Running(dispatch_queue_s& queue, uint64_t number, bool is_barrier)
         : queue_(queue), is_barrier_(is_barrier) {
-      std::unique_lock<std::mutex> lock(queue.mutex);
-      queue.changed.wait(lock, [&] {
-        return queue.next_to_begin == number && (!is_barrier || queue.running == 0);
-      });
-      ++queue.running;
+      queue.wait_for_turn(number, is_barrier);
       if (is_barrier) {
-        queue.runner = std::this_thread::get_id();
+        queue.runner.store(std::this_thread::get_id(), std::memory_order_relaxed);
       } else {
+        ++queue.running;
         ++queue.next_to_begin;
-        queue.changed.notify_all();
+        queue.wake();
       }
     }
     ~Running() {
-      std::lock_guard<std::mutex> lock(queue_.mutex);
-      --queue_.running;
       if (is_barrier_) {
-        queue_.runner = std::thread::id();
+        queue_.runner.store(std::thread::id(), std::memory_order_relaxed);
         ++queue_.next_to_begin;
+      } else {
+        --queue_.running;
       }
-      queue_.changed.notify_all();
+      queue_.wake();
     }
     Running(const Running&) = delete;
 
@@ -151,9 +150,23 @@ struct dispatch_queue_s final : Object {
     const bool is_barrier_;
   };
 
-  uint64_t take_number() {
+  uint64_t take_number() { return next_number++; }
+
+  void wait_for_turn(uint64_t number, bool is_barrier) {
+    const auto may_begin = [&] { return next_to_begin == number && (!is_barrier || running == 0); };
+    if (may_begin()) return;
+    std::unique_lock<std::mutex> lock(mutex);
+    ++waiting_threads;
+    changed.wait(lock, may_begin);
+    --waiting_threads;
+  }
+
+  // Wakes threads after a change. One that begins to wait meanwhile either is seen here, or sees
+  // the change: both sides write before they read, in one order for all threads.
+  void wake() {
+    if (waiting_threads == 0) return;
     std::lock_guard<std::mutex> lock(mutex);
-    return next_number++;
+    changed.notify_all();
   }
 
   void run(uint64_t number, bool is_barrier, const std::function<void()>& work) {
@@ -180,9 +193,10 @@ struct dispatch_queue_s final : Object {
 
   std::mutex mutex;
   std::condition_variable changed;
-  uint64_t next_number = 0;
-  uint64_t next_to_begin = 0;
-  int running = 0;
+  std::atomic<uint64_t> next_number{0};
+  std::atomic<uint64_t> next_to_begin{0};
+  std::atomic<int> running{0};  // work that is no barrier
+  std::atomic<int> waiting_threads{0};
   std::atomic<std::thread::id> runner{};  // of the barrier that runs
   std::deque<std::pair<uint64_t, std::function<void()>>> waiting;
   bool has_worker = false;

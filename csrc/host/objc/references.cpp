@@ -145,8 +145,9 @@ id objc_retain(id object) {
 void objc_release(id object) {
   if (is_counted(object)) {
     if (header_of(object).references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    static const SEL dealloc = sel_registerName("dealloc");
     forget_others(object);
-    send<void>(object, "dealloc");
+    reinterpret_cast<void (*)(id, SEL)>(lookup(object, dealloc))(object, dealloc);
   } else if (is_block(object)) {
     _Block_release(object);
   }

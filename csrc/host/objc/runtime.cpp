@@ -54,7 +54,7 @@ struct Registry {
   std::unordered_map<std::string_view, Class> classes;
   std::unordered_set<const void*> class_objects;  // and metaclasses
   std::unordered_map<std::string_view, ProtocolObject*> protocols;
-  std::unordered_map<Class, Definition> definitions;
+  std::deque<Definition> definitions;
   std::atomic<const std::vector<AddressRange>*> images{
       new std::vector<AddressRange>};  // replaced as a whole
 };
@@ -242,6 +242,8 @@ void resolve(Class cls) {
   for (int i = 0; cls->ivars != nullptr && i < cls->ivars->count; ++i) {
     *cls->ivars->entries[i].offset += static_cast<int>(begin);
   }
+  cls->cxx_construct = find_own(cls, index_of(".cxx_construct"));
+  cls->cxx_destruct = find_own(cls, index_of(".cxx_destruct"));
   cls->isa->isa = class_NSObject.isa;
   cls->isa->super_class = super != nullptr ? super->isa : cls;
   cls->isa->instance_size = sizeof(objc_class);
@@ -332,21 +334,17 @@ void define(Definition definition, Methods methods, Methods class_methods) {
   cls->methods = list_of(methods);
   meta->methods = list_of(class_methods);
   add_class(cls);
-  all.definitions.emplace(cls, std::move(definition));
+  cls->definition = &all.definitions.emplace_back(std::move(definition));
 }
 
 // ---- objects ------------------------------------------------------------------------------------
 
 namespace {
 
+// The definition of a class, or of its nearest superclass that has one.
 const Definition* definition_of(Class cls) {
-  Registry& all = registry();
-  Lock lock(all.mutex);
-  for (; cls != nullptr; cls = cls->super_class) {
-    const auto found = all.definitions.find(cls);
-    if (found != all.definitions.end()) return &found->second;
-  }
-  return nullptr;
+  while (cls != nullptr && cls->definition == nullptr) cls = cls->super_class;
+  return cls != nullptr ? cls->definition : nullptr;
 }
 
 // C++ variables of a program's classes are constructed from the root on, and destroyed in the
@@ -354,13 +352,13 @@ const Definition* definition_of(Class cls) {
 void construct_variables(id object, Class cls) {
   static const SEL selector = sel_registerName(".cxx_construct");
   if (cls->super_class != nullptr) construct_variables(object, cls->super_class);
-  if (IMP function = find_own(cls, selector->index)) function(object, selector);
+  if (cls->cxx_construct != nullptr) cls->cxx_construct(object, selector);
 }
 
 void destroy_variables(id object) {
   static const SEL selector = sel_registerName(".cxx_destruct");
   for (Class cls = object->isa; cls != nullptr; cls = cls->super_class) {
-    if (IMP function = find_own(cls, selector->index)) function(object, selector);
+    if (cls->cxx_destruct != nullptr) cls->cxx_destruct(object, selector);
   }
 }
 
@@ -417,9 +415,8 @@ bool conforms_to(Class cls, const char* protocol) {
   Lock lock(all.mutex);
   for (; cls != nullptr; cls = cls->super_class) {
     if (conforms(cls->protocols, protocol)) return true;
-    const auto found = all.definitions.find(cls);
-    if (found == all.definitions.end()) continue;
-    for (const char* name : found->second.protocols) {
+    if (cls->definition == nullptr) continue;
+    for (const char* name : cls->definition->protocols) {
       if (std::string_view(name) == protocol) return true;
     }
   }
@@ -430,15 +427,10 @@ std::string written(id receiver, SEL selector) {
   const bool to_class = is_class(receiver);
   const Class cls = to_class ? as_class(receiver) : class_of(receiver);
   std::string name = class_getName(cls);
-  Registry& all = registry();
-  {
-    Lock lock(all.mutex);
-    const auto found = all.definitions.find(cls);
-    // Programs know Metal's objects by their protocols.
-    if (found != all.definitions.end() && !found->second.protocols.empty()) {
-      const std::string protocol = found->second.protocols.front();
-      if (protocol.starts_with("MTL")) name = protocol;
-    }
+  // Programs know Metal's objects by their protocols.
+  if (cls != nullptr && cls->definition != nullptr && !cls->definition->protocols.empty()) {
+    const std::string protocol = cls->definition->protocols.front();
+    if (protocol.starts_with("MTL")) name = protocol;
   }
   return (to_class ? "+[" : "-[") + name + " " + sel_getName(selector) + "]";
 }

@@ -21,6 +21,7 @@ struct Ivars;
 struct MethodList;
 struct DispatchTable;
 struct Protocols;
+struct Definition;
 }  // namespace metalops::objc
 
 // A class, as clang emits it. message_*.S knows the place of `table`.
@@ -39,7 +40,7 @@ struct objc_class {
   Class subclasses;
   Class sibling;
   metalops::objc::Protocols* protocols;
-  void* extra;
+  const metalops::objc::Definition* definition;  // the runtime's own; clang leaves it null
   long abi_version;
   void* properties;
 };

@@ -2,8 +2,10 @@
 #import <Foundation/Foundation.h>
 
 #include <atomic>
+#include <functional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "check.h"
@@ -88,6 +90,62 @@ TEST(concurrent_blocks_meet_and_barriers_run_alone) {
   EQUAL(seen, 2);
   dispatch_release(first);
   dispatch_release(second);
+  dispatch_release(queue);
+}
+
+// Runs `body` on several threads at once.
+static void on_threads(int count, const std::function<void()>& body) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) threads.emplace_back(body);
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(threads_take_turns_on_a_serial_queue) {
+  constexpr int kThreads = 4, kTurns = 500;
+  dispatch_queue_t queue = dispatch_queue_create("turns", nullptr);
+  static int turns;  // no atomic: one block runs at a time
+  turns = 0;
+  on_threads(kThreads, [&] {
+    for (int i = 0; i < kTurns; ++i) {
+      const dispatch_block_t turn = ^{
+        const int before = turns;
+        if (i % 50 == 0) std::this_thread::yield();
+        turns = before + 1;
+      };
+      if (i % 10 == 0) {
+        dispatch_async(queue, turn);
+      } else {
+        dispatch_sync(queue, turn);
+      }
+    }
+  });
+  dispatch_sync(queue, ^{
+                });
+  EQUAL(turns, kThreads * kTurns);
+  dispatch_release(queue);
+}
+
+TEST(barriers_of_many_threads_run_alone) {
+  dispatch_queue_t queue = dispatch_queue_create("barriers", DISPATCH_QUEUE_CONCURRENT);
+  static std::atomic<int> inside, wrong;
+  static int barriers;
+  inside = wrong = barriers = 0;
+  on_threads(4, [&] {
+    for (int i = 0; i < 300; ++i) {
+      dispatch_sync(queue, ^{
+        ++inside;
+        if (i % 50 == 0) std::this_thread::yield();
+        --inside;
+      });
+      if (i % 3 != 0) continue;
+      dispatch_barrier_sync(queue, ^{
+        wrong += inside != 0;
+        ++barriers;
+      });
+    }
+  });
+  EQUAL(wrong.load(), 0);
+  EQUAL(barriers, 400);
   dispatch_release(queue);
 }
 

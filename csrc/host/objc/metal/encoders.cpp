@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <optional>
 
@@ -79,6 +80,18 @@ struct Bound {
   Place place;  // without memory for nil
   UInteger offset = 0;
   std::string value;
+
+  // They keep the room of an earlier value for the next one.
+  void set(Place memory, UInteger at) {
+    kind = Kind::kMemory;
+    place = std::move(memory);
+    offset = at;
+  }
+  void set(const char* bytes, UInteger length) {
+    kind = Kind::kValue;
+    place = Place();
+    value.assign(bytes, length);
+  }
 };
 
 using Table = std::array<Bound, msl::abi::kMaxBuffers>;
@@ -88,6 +101,7 @@ struct ComputeEncoder : CommandEncoder {
   UInteger dispatch_type = 0;
   Strong pipeline;
   Table table;
+  uint32_t set = 0;  // bit i: entry i of the table has been set
   Lengths threadgroup{};
   std::map<UInteger, Strong> textures, samplers;
 };
@@ -95,6 +109,7 @@ struct ComputeEncoder : CommandEncoder {
 Bound& binding(ComputeEncoder* self, SEL method, UInteger index) {
   check_use(self, method);
   validation::check_index(index, call_of(self, method));
+  self->set |= 1u << index;
   return self->table[index];
 }
 
@@ -102,7 +117,7 @@ void set_bytes(ComputeEncoder* self, SEL method, const char* bytes, UInteger len
                UInteger index) {
   Bound& to = binding(self, method, index);
   validation::check_bytes(length, index, call_of(self, method));
-  to = Bound{Bound::Kind::kValue, {}, 0, std::string(bytes, length)};
+  to.set(bytes, length);
 }
 
 // The memory of a buffer that a command uses. If all rules are on, a command buffer that retains
@@ -122,12 +137,12 @@ Place kept_place(const CommandBuffer* commands, id buffer, id self, SEL method) 
 void set_buffer(ComputeEncoder* self, SEL method, id buffer, UInteger offset, UInteger index) {
   Bound& to = binding(self, method, index);
   if (buffer == nullptr) {  // of an empty tensor, or of an argument that the kernel does not use
-    to = Bound{Bound::Kind::kMemory, {}, 0, ""};
+    to.set(Place(), 0);
     return;
   }
   Place place = kept_place(self->commands(), buffer, self, method);
   check_range(place, offset, 0, self, method);
-  to = Bound{Bound::Kind::kMemory, std::move(place), offset, ""};
+  to.set(std::move(place), offset);
 }
 
 void set_buffer_offset(ComputeEncoder* self, SEL method, UInteger offset, UInteger index) {
@@ -139,7 +154,8 @@ void set_buffer_offset(ComputeEncoder* self, SEL method, UInteger offset, UInteg
 }
 
 void bind(Encoder& encoder, const ComputeEncoder& from) {
-  for (unsigned index = 0; index < from.table.size(); ++index) {
+  for (uint32_t left = from.set; left != 0; left &= left - 1) {
+    const auto index = static_cast<unsigned>(std::countr_zero(left));
     const Bound& one = from.table[index];
     if (one.kind == Bound::Kind::kValue) {
       encoder.set_bytes(index, one.value.data(), one.value.size());
