@@ -237,6 +237,31 @@ def test_functions_with_one_meaning_keep_their_name():
     assert text.count("first(const") == 1
 
 
+@pytest.mark.parametrize("around", [("", ""), ("template <int N> struct group {", "};")])
+def test_a_call_that_no_overload_takes_is_no_error_in_a_template_that_nothing_instantiates(
+    program, around
+):
+    source = f"""
+        {around[0]}
+        template <class Op, class T> static float with(threadgroup T& to, threadgroup const T& a, thread const T& b, int i) {{
+          return 1;
+        }}
+        template <class Op, class T> static float with(threadgroup T& to, threadgroup const T& a, threadgroup const T& b, int i) {{
+          return 2;
+        }}
+        template <class T> static float unused(threadgroup T& to, thread const T& a) {{ return with<T, T>(to, a, 3); }}
+        {around[1]}
+        kernel void k(device float* o) {{
+          threadgroup float x, y;
+          float z = 0;
+          o[0] = {"group<1>::" if around[0] else ""}with<int, float>(x, y, z, 1);
+          o[1] = {"group<1>::" if around[0] else ""}with<int, float>(x, y, y, 1);
+        }}"""
+    out = torch.zeros(2)
+    program(source).launch("k", out, grid=1)
+    assert out.tolist() == [1, 2]
+
+
 def test_textures_and_pointers_are_no_overloads_by_address_space():
     text = msl.emit_source(
         HEADER

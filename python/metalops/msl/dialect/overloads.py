@@ -549,10 +549,11 @@ class Overloads:
                 return  # an object is called
             functions = [f for f in self.families[name] if self.lookup.owner(f) is not None]
         functions = [f for f in functions if f in self.families[name]]
-        functions = self._of_template(node, functions)
+        named = self._of_template(node, functions)
         count = self.lookup.arguments(call.child_by_field_name("arguments"))
-        functions = self.lookup.taking(functions, count)
+        functions = self.lookup.taking(named, count)
         if not functions:
+            self._keep_declared(node, named or self._members_beside(node, name))
             return  # another function of that name, of the library for example
         arguments = arguments_of(call)
         if arguments is None:
@@ -575,6 +576,21 @@ class Overloads:
         if len({self._suffix(f) for f in left}) > 1 and not self._are_the_same(left):
             self._refuse(node, call, name, left, fits)
         self._insert(node.end_byte, self._suffix(left[0]))
+
+    def _keep_declared(self, node, named: list[Function]) -> None:
+        """Gives a call with template arguments that no function takes, which is no error in a template that nothing
+        instantiates, a name that is declared."""
+        suffixes = [*map(self._suffix, named)]
+        if node.parent.type == "template_function" and suffixes and all(suffixes):
+            self._insert(node.end_byte, suffixes[0])
+
+    def _members_beside(self, node, name: str) -> list[Function]:
+        """Returns the functions of a name in the class whose member a name stands in, with any number of parameters."""
+        around = self.calls.function_around(node)
+        owner = None if around is None else self.lookup.owner(around)
+        if owner is None:
+            return []
+        return [f for f in self.families[name] if self.lookup.owner(f) == owner]
 
     def _most_special(self, functions: list[Function], arguments: list) -> list[Function]:
         """Returns the functions that name an address space, if they take a call as well as templates that take
