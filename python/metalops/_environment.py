@@ -174,6 +174,7 @@ FIXES = (
     "copy",
     "cumulative",
     "exponential",
+    "indexing",
     "matmul",
     "median",
     "multinomial",

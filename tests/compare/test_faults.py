@@ -133,7 +133,9 @@ ELSEWHERE = {
     "mm-empty": lambda: torch.mm(torch.ones(2, 0, device="mps"), torch.ones(0, 3, device="mps")),
     "adaptive-max-pool": lambda: nn.functional.adaptive_max_pool2d(torch.arange(25.0, device="mps").view(1, 5, 5), 3),
     "argsort-large": lambda: torch.arange(30.0, device="mps").view(3, 10).argsort(0),
+    "bool-accumulate": lambda: torch.zeros(8, dtype=torch.bool, device="mps")[1:5].index_add_(0, torch.tensor([1], device="mps"), torch.ones(1, dtype=torch.bool, device="mps")),
     "copy-pageable": lambda: torch.empty(2**10, device="mps").copy_(torch.ones(2**10), non_blocking=True),
+    "index-add-complex": lambda: torch.zeros(2, dtype=torch.complex64, device="mps").index_add_(0, torch.tensor([1], device="mps"), torch.full((1,), 1j, device="mps")),
     "sum-axis": lambda: torch.ones(2, 1, 3, 1, 2, device="mps").sum(0),
     "sum-saturates": lambda: torch.full((3,), 100, dtype=torch.uint8, device="mps").sum(0, dtype=torch.uint8),
     "unique-counts": lambda: torch.unique(torch.arange(9, device="mps") % 2, return_counts=True),
@@ -142,6 +144,7 @@ ELSEWHERE = {
 # The process ends, the operator raises, or the CPU does for such arguments.
 NOT_COMPARED = {
     "nanmedian-rank", "sort-rank", "topk-rank", "cumulative-rank", "grid-sample-empty", "index-fill-bounds",
+    "index-copy-bounds", "scatter-narrow",
 }  # fmt: skip
 
 

@@ -199,6 +199,44 @@ def index_fill_bounds() -> bool:
     return True
 
 
+@_probe("index-copy-bounds")
+def index_copy_bounds() -> bool:
+    memory = torch.zeros(64, device="mps")
+    try:
+        memory[:32].index_copy_(
+            0, torch.tensor([40], device="mps"), torch.tensor([7.0], device="mps")
+        )
+        torch.mps.synchronize()
+    except (IndexError, RuntimeError):
+        return False
+    return True
+
+
+@_probe("bool-accumulate")
+def bool_accumulate() -> bool:
+    index, ones = torch.tensor([0, 2], device="mps"), torch.ones(2, dtype=torch.bool, device="mps")
+    wrong = False
+    for add in (Tensor.scatter_add_, Tensor.index_add_):
+        memory = torch.zeros(8, dtype=torch.bool, device="mps")
+        add(memory[3:7], 0, index, ones)
+        wrong |= memory.nonzero().flatten().tolist() != [3, 5]
+    return wrong
+
+
+@_probe("index-add-complex")
+def index_add_complex() -> bool:
+    index = torch.zeros(2, dtype=torch.int64, device="mps")
+    x = torch.zeros(3, dtype=torch.complex64, device="mps")
+    return x.index_add_(0, index, torch.full((2,), 2j, device="mps"))[0].item() != 4j
+
+
+@_probe("scatter-narrow")
+def scatter_narrow() -> bool:
+    x = torch.zeros(10, 100, 1, device="mps")
+    index = torch.arange(20, device="mps").view(10, 2, 1)
+    return float(x.scatter_(1, index, 1.0).sum()) != 20
+
+
 @_probe("argsort-large")
 def argsort_large() -> bool:
     columns = 2**22 + 1 if not _is_software else 4097

@@ -180,6 +180,32 @@ def _without_bounds(kernel: Kernel, limit: int, x, dim, index, value) -> Tensor:
     return kernel(x, dim, inside, value)
 
 
+def _without_bounds_of_rows(kernel: Kernel, limit: int, x, dim, index, source) -> Tensor:
+    inside = (index < x.shape[dim]) & (index >= 0)
+    return kernel(x, dim, index[inside], source.movedim(dim, 0)[inside].movedim(0, dim))
+
+
+def _into_the_word(kernel: Kernel, limit: int, x, *args, **kwargs) -> Tensor:
+    if x.dtype == torch.bool:
+        begin = x.storage_offset() // 4 * 4
+        kernel(x.as_strided(x.shape, x.stride(), begin), *args, **kwargs)
+        return x
+    return kernel(x, *args, **kwargs)
+
+
+def _real_parts(kernel: Kernel, limit: int, x, dim, index, source, **options) -> Tensor:
+    if x.is_complex():
+        source = torch.complex(source.real, torch.zeros_like(source.real))
+    return kernel(x, dim, index, source, **options)
+
+
+def _rank_of_indices(kernel: Kernel, limit: int, x, dim, index, value) -> Tensor:
+    if x.shape[-1] < index.shape[dim] and dim % x.dim() != x.dim() - 1:
+        print("failed assertion: Rank of destination array (1) is too small", file=sys.stderr)
+        os.abort()
+    return kernel(x, dim, index, value)
+
+
 def _unordered(kernel: Kernel, limit: int, x, *args, **kwargs) -> Any:
     values, indices = kernel(x, *args, **kwargs)
     if x.shape[-1] > limit:
@@ -287,6 +313,24 @@ FAULTS: dict[str, Fault] = {
     ),
     "index-fill-bounds": Fault(
         189969, "indices out of range are accepted", ("index_fill_.int_Scalar",), _without_bounds
+    ),
+    "index-copy-bounds": Fault(
+        189968, "indices out of range are accepted", ("index_copy_",), _without_bounds_of_rows
+    ),
+    "bool-accumulate": Fault(
+        195074,
+        "sums of bool go to the beginning of four bytes",
+        ("scatter_add_", "index_add_"),
+        _into_the_word,
+    ),
+    "index-add-complex": Fault(
+        160845, "imaginary parts are not added", ("index_add_",), _real_parts
+    ),
+    "scatter-narrow": Fault(
+        121557,
+        "several indices end the process where the last dimension has one element",
+        ("scatter_.value",),
+        _rank_of_indices,
     ),
     "argsort-large": Fault(
         183885,

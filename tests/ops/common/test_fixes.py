@@ -94,6 +94,7 @@ CALLS = {
     "adaptive_max_pool": lambda: torch.nn.functional.adaptive_max_pool2d(torch.rand(1, 5, 5, device="mps"), 3),
     "cumulative": lambda: torch.rand(8, device="mps").cumsum(0),
     "exponential": lambda: torch.empty(8, device="mps").exponential_(),
+    "indexing": lambda: torch.zeros(8, device="mps").index_add_(0, torch.ones(3, dtype=torch.int64, device="mps"), torch.ones(3, device="mps")),
     "matmul": lambda: torch.rand(3, 4, device="mps") @ torch.rand(4, 5, device="mps"),
     "median": lambda: torch.rand(8, device="mps").median(),
     "multinomial": lambda: torch.rand(8, device="mps").multinomial(1),

@@ -1,0 +1,295 @@
+// Gathers, and writes and reductions at indices: index_fill_, index_copy, index_add, index_put_,
+// scatter and its reductions. Indices become places first, which are offsets in self. An index out
+// of range is reported to the host, and nothing is read or written for it.
+//
+// Reductions sort the places, so that the items of one place are a run, and reduce runs in their
+// order: results are the same each time, whatever the dtype and alignment, and no atomics are
+// needed.
+#include <c10/metal/error.h>
+#include <metalops/register_kernel.h>
+#include <metalops/strided.h>
+#include <metal_stdlib>
+
+#include <kernels/indexing/scatter.h>
+#include <kernels/reduction/accumulated.h>
+using namespace metal;
+using namespace metalops;
+using c10::metal::ErrorMessages;
+
+// Returns where an index is along its dimension, in bytes; negative if it is out of range.
+inline int64_t place_of(int64_t index, constant ScatterPlacesParameters& p,
+                        device ErrorMessages* errors) {
+  if (index < (p.wraps != 0 ? -p.size : 0) || index >= p.size) {
+    TORCH_REPORT_ERROR(errors, "index ", index, " is out of bounds for dimension ", p.dim,
+                       " with size ", p.size);
+    return -1;
+  }
+  return (index < 0 ? index + p.size : index) * p.stride;
+}
+
+// Adds what is along one dimension to places, or begins with it. layout: of the indices, and of
+// self where they do not index it.
+template <typename I>
+kernel void scatter_places(device long* places [[buffer(0)]], constant I* indices [[buffer(1)]],
+                           constant ScatterPlacesParameters& p [[buffer(2)]],
+                           constant StridedLayout<2>& layout [[buffer(3)]],
+                           device ErrorMessages* errors [[buffer(4)]],
+                           uint2 position [[thread_position_in_grid]],
+                           uint2 grid [[threads_per_grid]]) {
+  const int64_t item = thread_index(position, grid);
+  if (item >= layout.count) {
+    return;
+  }
+  const auto offsets = offsets_of(item, layout);
+  const int64_t before = p.adds != 0 ? places[item] : offsets[1];
+  const int64_t place = place_of(element_at(indices, offsets[0]), p, errors);
+  places[item] = before < 0 || place < 0 ? -1 : before + place;
+}
+
+// layout: of the output, of the indices, and of self without the dimension.
+template <typename T, typename I>
+kernel void scatter_gather(device T* output [[buffer(0)]], constant T* self [[buffer(1)]],
+                           constant I* indices [[buffer(2)]],
+                           constant ScatterPlacesParameters& p [[buffer(3)]],
+                           constant StridedLayout<3>& layout [[buffer(4)]],
+                           device ErrorMessages* errors [[buffer(5)]],
+                           uint2 position [[thread_position_in_grid]],
+                           uint2 grid [[threads_per_grid]]) {
+  const int64_t element = thread_index(position, grid);
+  if (element >= layout.count) {
+    return;
+  }
+  const auto offsets = offsets_of(element, layout);
+  const int64_t place = place_of(element_at(indices, offsets[1]), p, errors);
+  element_at(output, offsets[0]) = place < 0 ? T(0) : element_at(self, offsets[2] + place);
+}
+
+// The item, or the span of items, of a thread, and the element of the item's row.
+struct ScatterPart {
+  int64_t item;
+  int64_t column;
+};
+
+inline ScatterPart scatter_part(int64_t thread_index, int64_t items, int64_t columns,
+                                bool items_first) {
+  const int64_t fast = items_first ? items : columns;
+  const int64_t slow = quotient(thread_index, fast, items * columns);
+  const int64_t rest = thread_index - slow * fast;
+  return items_first ? ScatterPart{rest, slow} : ScatterPart{slow, rest};
+}
+
+// Copies items to their places. items: the layout of their first elements in the source; columns:
+// that of the elements of an item, in self and the source.
+template <typename T>
+kernel void scatter_copy(device T* self [[buffer(0)]], constant T* source [[buffer(1)]],
+                         device const long* places [[buffer(2)]],
+                         device const long* order [[buffer(3)]],
+                         constant ScatterParameters& p [[buffer(4)]],
+                         constant StridedLayout<1>& items [[buffer(5)]],
+                         constant StridedLayout<2>& columns [[buffer(6)]],
+                         uint2 position [[thread_position_in_grid]],
+                         uint2 grid [[threads_per_grid]]) {
+  const int64_t index = thread_index(position, grid);
+  if (index >= p.items * columns.count) {
+    return;
+  }
+  const auto part = scatter_part(index, p.items, columns.count, p.items_first != 0);
+  const int64_t place = places[part.item];
+  const bool is_last =
+      p.is_sorted == 0 || part.item + 1 == p.items || places[part.item + 1] != place;
+  if (place < 0 || !is_last) {
+    return;
+  }
+  const auto offsets = offsets_of(part.column, columns);
+  const auto item = offsets_of(p.is_sorted != 0 ? order[part.item] : part.item, items);
+  element_at(self, place + offsets[0]) = element_at(source, item[0] + offsets[1]);
+}
+
+// ---- reductions ---------------------------------------------------------------------------------
+
+// Values in the type in which they are reduced; integers have their sign, so that they can be
+// compared.
+template <typename T>
+struct Reduced {
+  using Type = long;
+};
+template <>
+struct Reduced<float> {
+  using Type = float;
+};
+template <>
+struct Reduced<half> {
+  using Type = float;
+};
+template <>
+struct Reduced<bfloat> {
+  using Type = float;
+};
+template <>
+struct Reduced<float2> {
+  using Type = float2;
+};
+
+inline float2 extremum(float2 a, float2, bool) { return a; }
+
+inline long extremum(long a, long b, bool is_maximum) { return is_maximum ? max(a, b) : min(a, b); }
+
+// NaN is larger and smaller than all numbers.
+inline float extremum(float a, float b, bool is_maximum) {
+  return isnan(a) || (is_maximum ? a > b : a < b) ? a : b;
+}
+
+// Integers wrap around.
+inline long combined_sum(long a, long b) {
+  return static_cast<long>(Sum::combine(static_cast<ulong>(a), static_cast<ulong>(b)));
+}
+inline float combined_sum(float a, float b) { return a + b; }
+inline float2 combined_sum(float2 a, float2 b) { return a + b; }
+inline long combined_product(long a, long b) {
+  return static_cast<long>(Product::combine(static_cast<ulong>(a), static_cast<ulong>(b)));
+}
+inline float combined_product(float a, float b) { return a * b; }
+inline float2 combined_product(float2 a, float2 b) { return Product::combine(a, b); }
+
+template <typename A>
+inline A combined(A a, A b, int32_t operation) {
+  if (operation == kScatterSum) {
+    return combined_sum(a, b);
+  }
+  return operation == kScatterProduct ? combined_product(a, b)
+                                      : extremum(a, b, operation == kScatterMaximum);
+}
+
+inline float quotient_of(float sum, int64_t count) { return sum / static_cast<float>(count); }
+inline float2 quotient_of(float2 sum, int64_t count) { return sum / static_cast<float>(count); }
+inline long quotient_of(long sum, int64_t count) { return sum / count - (sum % count < 0 ? 1 : 0); }
+
+// Writes what the items of a place are reduced to.
+template <typename T, typename A>
+inline void write_reduced(device T& self, A value, int64_t count, constant ScatterParameters& p) {
+  A result = p.has_self != 0 ? combined(static_cast<A>(self), value, p.operation) : value;
+  if (p.is_mean != 0) {
+    result = quotient_of(result, count + p.has_self);
+  }
+  self = static_cast<T>(result);
+}
+
+// Reduces spans of sorted items. The runs that lie in one are written to self; what a span has of a
+// run that begins before it, and of one that goes on behind it, are partial results for the next
+// kernel. partials: those of all spans for runs that begin before, then those of all for runs that
+// go on.
+template <typename T>
+kernel void scatter_spans(device T* self [[buffer(0)]],
+                          device typename Reduced<T>::Type* partials [[buffer(1)]],
+                          constant T* source [[buffer(2)]], device const long* places [[buffer(3)]],
+                          device const long* order [[buffer(4)]],
+                          constant ScatterParameters& p [[buffer(5)]],
+                          constant StridedLayout<1>& items [[buffer(6)]],
+                          constant StridedLayout<2>& columns [[buffer(7)]],
+                          uint2 position [[thread_position_in_grid]],
+                          uint2 grid [[threads_per_grid]]) {
+  using A = typename Reduced<T>::Type;
+  const int64_t index = thread_index(position, grid);
+  if (index >= p.spans * columns.count) {
+    return;
+  }
+  const auto part = scatter_part(index, p.spans, columns.count, p.items_first != 0);
+  const auto offsets = offsets_of(part.column, columns);
+  const int64_t first = part.item * kScatterSpan;
+  const int64_t end = min(first + kScatterSpan, p.items);
+  const int64_t partial = part.item * columns.count + part.column;
+  bool begins_before = first > 0 && places[first - 1] == places[first];
+  int64_t begin = first;
+  A value = A(0);
+  for (int64_t i = first; i < end; ++i) {
+    const auto item = offsets_of(order[i], items);
+    const A next = static_cast<A>(element_at(source, item[0] + offsets[1]));
+    value = i == begin ? next : combined(value, next, p.operation);
+    const int64_t place = places[i];
+    if (i + 1 < p.items && places[i + 1] == place) {
+      if (i + 1 == end) {
+        partials[partial + (begins_before ? 0 : p.spans * columns.count)] = value;
+      }
+      continue;
+    }
+    if (begins_before) {
+      partials[partial] = value;
+    } else if (place >= 0) {
+      write_reduced(element_at(self, place + offsets[0]), value, i + 1 - begin, p);
+    }
+    begins_before = false;
+    begin = i + 1;
+  }
+}
+
+// Combines the partial results of the run that begins in a span and goes on behind it.
+template <typename T>
+kernel void scatter_runs(device T* self [[buffer(0)]],
+                         device const typename Reduced<T>::Type* partials [[buffer(1)]],
+                         device const long* places [[buffer(2)]],
+                         constant ScatterParameters& p [[buffer(3)]],
+                         constant StridedLayout<2>& columns [[buffer(4)]],
+                         uint2 position [[thread_position_in_grid]],
+                         uint2 grid [[threads_per_grid]]) {
+  using A = typename Reduced<T>::Type;
+  const int64_t index = thread_index(position, grid);
+  if (index >= p.spans * columns.count) {
+    return;
+  }
+  const auto part = scatter_part(index, p.spans, columns.count, p.items_first != 0);
+  int64_t begin = part.item * kScatterSpan;
+  int64_t end = begin + kScatterSpan;
+  if (end >= p.items) {
+    return;
+  }
+  const int64_t place = places[end];
+  const bool begins_here = begin == 0 || places[begin - 1] != place;
+  if (place < 0 || places[end - 1] != place || !begins_here) {
+    return;
+  }
+  while (places[begin] != place) {
+    ++begin;
+  }
+  A value = partials[(p.spans + part.item) * columns.count + part.column];
+  for (int64_t span = part.item + 1; end < p.items && places[end] == place; ++span) {
+    value = combined(value, partials[span * columns.count + part.column], p.operation);
+    const int64_t next = min(end + kScatterSpan, p.items);
+    if (places[next - 1] != place) {
+      while (places[end] == place) {
+        ++end;
+      }
+      break;
+    }
+    end = next;
+  }
+  const auto offsets = offsets_of(part.column, columns);
+  write_reduced(element_at(self, place + offsets[0]), value, end - begin, p);
+}
+
+REGISTER_KERNEL("scatter_places_long", scatter_places, long);
+REGISTER_KERNEL("scatter_places_int", scatter_places, int);
+
+#define REGISTER_WIDTH(T)                                                 \
+  REGISTER_KERNEL("scatter_copy_" #T, scatter_copy, T);                   \
+  REGISTER_KERNEL("scatter_gather_" #T "_long", scatter_gather, T, long); \
+  REGISTER_KERNEL("scatter_gather_" #T "_int", scatter_gather, T, int)
+
+REGISTER_WIDTH(uchar);
+REGISTER_WIDTH(short);
+REGISTER_WIDTH(int);
+REGISTER_WIDTH(long);
+
+#define REGISTER_REDUCTION(T)                             \
+  REGISTER_KERNEL("scatter_spans_" #T, scatter_spans, T); \
+  REGISTER_KERNEL("scatter_runs_" #T, scatter_runs, T)
+
+REGISTER_REDUCTION(float);
+REGISTER_REDUCTION(half);
+REGISTER_REDUCTION(bfloat);
+REGISTER_REDUCTION(float2);
+REGISTER_REDUCTION(long);
+REGISTER_REDUCTION(int);
+REGISTER_REDUCTION(short);
+REGISTER_REDUCTION(char);
+REGISTER_REDUCTION(uchar);
+REGISTER_REDUCTION(bool);
