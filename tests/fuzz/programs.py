@@ -98,6 +98,38 @@ class Operation:
         return result
 
 
+_SHUFFLES = {  # the lane whose value a lane takes; None for its own
+    "simd_shuffle(r, ushort({} % 32u))": lambda lane, n: n % 32,
+    "simd_shuffle_xor(r, {})": lambda lane, n: lane ^ n,
+    "simd_shuffle_down(r, {})": lambda lane, n: lane + n if lane + n < 32 else None,
+    "simd_shuffle_up(r, {})": lambda lane, n: lane - n if lane >= n else None,
+    "simd_shuffle_rotate_up(r, {})": lambda lane, n: (lane - n) % 32,
+    "simd_broadcast(r, {})": lambda lane, n: n,
+    "quad_shuffle_xor(r, {} & 3)": lambda lane, n: lane ^ (n & 3),
+}
+
+
+@dataclass
+class Shuffle:
+    """Of the variable r, whose last value a lane gives that takes no part and has it; others give 0."""
+
+    form: str
+    amount: Plain
+
+    @property
+    def text(self) -> str:
+        return self.form.format(self.amount.text)
+
+    def run(self, mask: Mask, frame: Frame) -> Values:
+        amounts = self.amount.run(mask, frame)
+        r = frame.variables["r"]
+        result = [0] * LANES
+        for lane in lanes_of(mask):
+            source = _SHUFFLES[self.form](lane, amounts[lane])
+            result[lane] = r[lane if source is None else source]
+        return result
+
+
 @dataclass
 class Choice:
     """condition ? yes : no; or, with `no` or `yes` constant, what && and || make of it."""
@@ -154,7 +186,8 @@ class Apply:
         total = [0] * LANES
         k = 0
         while mask := mask_where(mask, [k < n for n in count]):
-            inner = Frame({**frame.variables, "r": [k] * LANES, "k": [k] * LANES})
+            r = [k if mask >> lane & 1 else 0 for lane in range(LANES)]
+            inner = Frame({**frame.variables, "r": r, "k": [k] * LANES})
             self.body.run(mask, inner)
             for lane, value in enumerate(self.result.run(mask, inner)):
                 total[lane] += value
@@ -188,7 +221,7 @@ class Both:
         return [combine(a, b) & WORD for a, b in zip(left, right, strict=True)]
 
 
-Expression = Plain | Operation | Choice | Call | Apply | Both
+Expression = Plain | Operation | Shuffle | Choice | Call | Apply | Both
 
 # ---- statements: run() returns the lanes that go on behind it -------------------------------------
 
@@ -478,7 +511,8 @@ class Program:
         result = []
         for first in range(0, threads, LANES):
             there = min(LANES, threads - first)
-            variables = {"r": list(range(first, first + LANES)), "lane": list(range(LANES))}
+            r = [first + lane if lane < there else 0 for lane in range(LANES)]
+            variables = {"r": r, "lane": list(range(LANES))}
             result += self.functions[-1].run((1 << there) - 1, variables)[:there]
         return torch.tensor(result, dtype=torch.int64)
 
@@ -527,7 +561,12 @@ class Writer:
             return Choice(plain, odd, _constant(0), "({} && {})")
         return Choice(plain, _constant(1), odd, "({0} || {2})")
 
-    def operation(self) -> Operation:
+    def operation(self) -> Operation | Shuffle:
+        if self.chance.random() < 0.3:
+            form = self.chance.choice(list(_SHUFFLES))
+            count = self.chance.randint(1, 31)
+            amount = self.plain() if "% 32u" in form else _constant(count)
+            return Shuffle(form, amount)
         return Operation(self.chance.choice(list(_OPERATIONS)), self.plain())
 
     def value(self, depth: int) -> Expression:
@@ -674,7 +713,7 @@ def _constant(value: int) -> Plain:
 
 @dataclass
 class _Odd:
-    operation: Operation
+    operation: Operation | Shuffle
 
     @property
     def text(self) -> str:
@@ -688,7 +727,7 @@ class _Odd:
 class _NotZero:
     """Always true, but an operation all the same."""
 
-    operation: Operation
+    operation: Operation | Shuffle
 
     @property
     def text(self) -> str:

@@ -104,6 +104,12 @@ msl::abi::Path* on_path() {
   static thread_local msl::abi::Path of_no_fiber;  // for kernels in a loop, where nothing waits
   return &of_no_fiber;
 }
+void on_declare(uint32_t number, uint32_t kind, const void* address, uint32_t bytes) {
+  with_worker(kSimd, kNoSite, [=](auto& worker) { worker.declare(number, kind, address, bytes); });
+}
+void on_leave_scope(uint32_t number) {
+  with_worker(kSimd, kNoSite, [=](auto& worker) { worker.leave_scope(number); });
+}
 uint32_t on_place_variable(msl::abi::Group* group, uint32_t bytes, uint32_t alignment) {
   if (SanitizingWorker::running == nullptr) return place_variable(*group, bytes, alignment);
   return SanitizingWorker::running->place_variable(bytes, alignment);
@@ -137,6 +143,8 @@ const msl::abi::Runtime& runtime() {
                                               on_log,
                                               on_fail,
                                               on_different_barriers,
+                                              on_declare,
+                                              on_leave_scope,
                                               on_access,
                                               on_atomic,
                                               on_fence,

@@ -18,6 +18,7 @@
 #include <optional>
 #include <utility>
 
+#include <exec/fiber/last_values.h>
 #include <exec/fiber/stack_overflow.h>
 #include <exec/fiber/stacks.h>
 #include <exec/fiber/switch.h>
@@ -56,19 +57,27 @@ class FiberWorker : public OverflowHandler, public FibersToLeave {
     simdgroup.runnable &= ~(1u << lane_);
     simdgroup.at_barrier |= 1u << lane_;
     self().wait();
+    last_values_.has_waited(thread_index());
   }
   void simdgroup_barrier(msl::abi::Site site) { simd(site, nullptr, nullptr, nullptr); }
   void simd(msl::abi::Site site, const void* in, void* out, msl::abi::SimdFunction function) {
     check_stack();
     Simdgroup& simdgroup = *simdgroup_;
     simdgroup.site[lane_] = site.id;
+    simdgroup.variable[lane_] = site.variable;
     simdgroup.function[lane_] = function;
     simdgroup.in[lane_] = in;
     simdgroup.out[lane_] = out;
     simdgroup.runnable &= ~(1u << lane_);
     simdgroup.at_simd |= 1u << lane_;
     self().wait();
+    last_values_.has_waited(thread_index());
   }
+  // The running fiber enters and leaves the scope of a variable that is shuffled.
+  void declare(uint32_t number, uint32_t kind, const void* address, uint32_t bytes) {
+    last_values_.declare(thread_index(), {number, kind, bytes}, address, path());
+  }
+  void leave_scope(uint32_t number) { last_values_.leave_scope(thread_index(), number); }
   uint32_t lane() const { return lane_; }
   uint32_t thread_index() const { return index_of(simdgroup_) * kSimdWidth + lane_; }
   const msl::abi::Thread& thread() const { return gpu_threads_[thread_index()]; }
@@ -99,6 +108,7 @@ class FiberWorker : public OverflowHandler, public FibersToLeave {
     uint32_t stack[kSimdWidth];
     const void* stack_end[kSimdWidth];  // lowest usable address of the stack
     uint32_t site[kSimdWidth];
+    uint32_t variable[kSimdWidth];
     msl::abi::SimdFunction function[kSimdWidth];
     const void* in[kSimdWidth];
     void* out[kSimdWidth];
@@ -184,6 +194,7 @@ class FiberWorker : public OverflowHandler, public FibersToLeave {
   alignas(64) Simdgroup simdgroups_[kMaxSimdgroups];
   msl::abi::Thread gpu_threads_[kMaxThreads];
   msl::abi::Path paths_[kMaxThreads];
+  LastValues last_values_;
   Context main_;
   FiberStacks stacks_;
   std::exception_ptr error_;
@@ -200,6 +211,7 @@ class FiberWorker : public OverflowHandler, public FibersToLeave {
   void finish_current();
   C10_NOINLINE Place next();
   C10_NOINLINE void complete_simd(Simdgroup& simdgroup);
+  void combine_some(Simdgroup& simdgroup, uint32_t first, uint32_t lanes);
   int compare_points(const Simdgroup& simdgroup, uint32_t a, uint32_t b) const;
   bool are_at_one_point(const Simdgroup& simdgroup) const;
   C10_NOINLINE bool release_barrier();
@@ -239,6 +251,7 @@ void FiberWorker<Engine>::run_group(uint64_t index) {
   ready_ = simdgroup_count_ == 32 ? ~0u : (1u << simdgroup_count_) - 1;
   done_ = 0;
   stacks_.reset();
+  last_values_.clear();
   overflowed_ = interrupted_ = false;
   self().group_begins();
 
@@ -474,10 +487,35 @@ void FiberWorker<Engine>::complete_simd(Simdgroup& simdgroup) {
     if (order <= 0 && simdgroup.function[lane] == simdgroup.function[first]) lanes |= 1u << lane;
   }
   self().simd_completes(simdgroup, lanes);
-  if (const auto function = simdgroup.function[first]) function(simdgroup.in, simdgroup.out, lanes);
+  if (lanes != ~0u) {
+    combine_some(simdgroup, first, lanes);
+  } else if (const auto function = simdgroup.function[first]) {
+    function(simdgroup.in, simdgroup.out, lanes);
+  }
   self().simd_completed();
   simdgroup.at_simd &= ~lanes;
   simdgroup.runnable |= lanes;
+}
+
+// Combines the operands of `lanes`, of which `first` is one. A shuffle takes the last value of its
+// variable from lanes that take no part and have it.
+template <class Engine>
+void FiberWorker<Engine>::combine_some(Simdgroup& simdgroup, uint32_t first, uint32_t lanes) {
+  const auto function = simdgroup.function[first];
+  if (function == nullptr) return;
+  const void* in[kSimdWidth] = {};
+  for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
+    const uint32_t lane = uint32_t(__builtin_ctz(rest));
+    in[lane] = simdgroup.in[lane];
+  }
+  if (const uint32_t variable = simdgroup.variable[first]; variable != 0) {
+    const uint32_t start = index_of(&simdgroup) * kSimdWidth;
+    const uint32_t count = std::min(threads_ - start, kSimdWidth);
+    for (uint32_t lane = 0; lane < count; ++lane) {
+      if (in[lane] == nullptr) in[lane] = last_values_.find(start + lane, start + first, variable);
+    }
+  }
+  function(in, simdgroup.out, lanes);
 }
 
 template <class Engine>

@@ -17,7 +17,7 @@ typedef __INT64_TYPE__ i64;
 typedef __UINT32_TYPE__ u32;
 typedef __UINT64_TYPE__ u64;
 
-constexpr u32 kAbiVersion = 11;
+constexpr u32 kAbiVersion = 12;
 constexpr u32 kMaxBuffers = 31;              // Metal's buffer argument table
 constexpr u32 kSimdWidth = 32;               // every Apple GPU
 constexpr u32 kMaxThreadgroupBytes = 32768;  // Apple GPUs, family 4 and later
@@ -77,6 +77,9 @@ struct Scratch {
 struct Site {
   u32 id;
   u32 mem_flags;  // of barriers: the memory that they order (metal::mem_flags)
+  // The number of the variable (Runtime::declare) whose last values a shuffle takes from lanes that
+  // take no part; 0 if there is none.
+  u32 variable = 0;
 };
 
 // The calls and loops that a thread is in, outermost first, two steps each: the id, and the number
@@ -90,7 +93,9 @@ struct Path {
   u32 steps[kMaxDepth];
 };
 
-// Combines the operands of the lanes in `mask` (in[l], out[l] are valid for those lanes only).
+// Combines the operands of the lanes in `mask`. out[l] is valid for those lanes only. Of other
+// lanes in[l] may be valid for shuffles, and points to the last value of their variable; otherwise
+// it is null, unless all 32 lanes take part.
 typedef void (*SimdFunction)(const void* const* in, void* const* out, u32 mask);
 
 // Uses of a simdgroup operation that Metal leaves undefined.
@@ -141,6 +146,11 @@ struct Runtime {
   // a barrier, and threads of `before_simdgroup`, perhaps the same one, at an earlier barrier that
   // the former did not reach. Throws.
   void (*different_barriers)(u32 simdgroup, Site, u32 before_simdgroup, Site before);
+
+  // The running thread enters and leaves the scope of a variable whose last value shuffles take.
+  // `number`: of the variable in the source; `kind`: equal for equal types.
+  void (*declare)(u32 number, u32 kind, const void* address, u32 bytes);
+  void (*leave_scope)(u32 number);
 
   // Called by code that was compiled with a sanitizer (msl/instrument.h). `place` is an address of
   // machine code just after the access. These do not throw.

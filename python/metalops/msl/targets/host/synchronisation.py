@@ -4,6 +4,10 @@ simdgroup operations record that they are entered.
 Sites are numbered in the order in which they are run in a function. Together with the calls and loops around it, a site
 says how far a thread has come, whichever path it took; so diverged lanes reconverge as they do on a GPU (see Path in
 msl/abi.h).
+
+Where shuffles may take last values of variables (analysis/last_values.py), the variables are declared to the engine. There
+a thread also waits where branches, loops and iterations end for lanes that are at earlier points, so that it does not
+change a variable before they have taken its value.
 """
 
 from __future__ import annotations
@@ -11,10 +15,11 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator
 
+from ...analysis.last_values import LastValues
 from ...analysis.program import ProgramError, last_name, name_node, name_of
 from ...dialect import names
 from ...source.parse import closing_bracket
-from ...source.tree import LOOPS
+from ...source.tree import LOOPS, alternative_of
 from ...source.vocabulary import SYNCHRONISING
 
 _OPERATORS = {
@@ -91,6 +96,9 @@ class _Places:
         self.seen: set[int] = set()  # offsets of the names of synchronising calls
         self._bodies: set[int] = set()
         self._matters: list[int] = []
+        self._last_values = LastValues(rewritten.calls)
+        self._shuffled = None  # ShuffledVariables of the function
+        self._variables: dict[int, int] = {}  # numbers, by the offset of the identifier
 
     def is_operation(self, name) -> bool:
         """Returns true if the node of a name is that of an operation that takes a site."""
@@ -102,7 +110,9 @@ class _Places:
     def visit_function(self, function) -> None:
         if function.body.start_byte in self._bodies:  # a member of a local class is visited twice
             return
+        self._shuffled = self._last_values.of(function)
         self._matters = self._places_that_matter(function)
+        self._declare_parameters()
         parts = function.body.parent.named_children
         parts = [p for p in parts if p.type == "field_initializer_list" or p == function.body]
         waiting = [iter(parts)]
@@ -126,7 +136,7 @@ class _Places:
                 nodes += self.source.find("(subscript_expression) @s", function.node)
         if self.calls.classes_with_simd_constructors:
             nodes += filter(self._constructs, self.source.find(_CONSTRUCTED, function.node))
-        return sorted(n.start_byte for n in nodes)
+        return sorted([*(n.start_byte for n in nodes), *self._shuffled.declared])
 
     def _may_come_to_an_operation(self, node) -> bool:
         if node.type == "call_expression":
@@ -142,7 +152,9 @@ class _Places:
             return
         comma = ", " if masked[position + 1 : close - 1].strip() else ""
         number = self._number(name.start_byte)
-        self.edits.append(close - 1, f"{comma}{names.ABI}::Site{{{number}}}")
+        variable = self._variable_of(name)
+        more = f", 0, {variable}" if variable else ""
+        self.edits.append(close - 1, f"{comma}{names.ABI}::Site{{{number}{more}}}")
 
     def _number(self, offset: int) -> int:
         self.sites.append(offset)
@@ -161,8 +173,13 @@ class _Places:
             yield from self._visit_call(node)
         elif kind in _OPERATORS:
             yield from self._visit_operator(node)
+        elif kind == "if_statement" and self._shuffled.are_within(node):
+            yield from self._visit_diverging_if(node)
+        elif kind == "switch_statement" and self._shuffled.are_within(node):
+            yield from self._visit_diverging_switch(node)
         elif kind == "declaration":
             yield from self._visit_declaration(node)
+            self._finish_declaration(node)
         elif kind == "compound_literal_expression":
             yield from node.named_children
             if self._constructs(node):
@@ -171,10 +188,77 @@ class _Places:
             yield from self._visit_parameter(node)
         else:
             yield from node.named_children
+        if self._shuffled.are_chosen_by(node):
+            wait = f"({names.SUPPORT}::Reconverge({self._number(node.start_byte)}), "
+            self.edits.wrap(node.start_byte, node.end_byte, wait, ")")
 
     def _may_matter(self, node) -> bool:
         at = bisect.bisect_left(self._matters, node.start_byte)
         return at < len(self._matters) and self._matters[at] < node.end_byte
+
+    # ---- last values -----------------------------------------------------------------------------
+
+    def _variable_of(self, name) -> int:
+        """Returns the number of the variable that a shuffle may take last values of; 0 if there is none."""
+        if self._shuffled is None or name.start_byte not in self._shuffled.variables:
+            return 0
+        identifier = self._shuffled.variables[name.start_byte].identifier
+        return self._variables.setdefault(identifier.start_byte, len(self._variables) + 1)
+
+    def _declared(self, variable) -> str:
+        """Returns the text that declares a variable to the engine."""
+        identifier = variable.identifier
+        number = self._variables.setdefault(identifier.start_byte, len(self._variables) + 1)
+        clear = ""
+        if variable.kind == "variable" and variable.initialiser is None:
+            clear = f" {names.SUPPORT}::clear({variable.name});"
+        return (
+            f"{clear} {names.SUPPORT}::Declared msl_declared_{number}({number}, {variable.name});"
+        )
+
+    def _declare_parameters(self) -> None:
+        variables = {v.identifier.start_byte: v for v in self._shuffled.variables.values()}
+        for variable in variables.values():
+            if variable.kind == "parameter":
+                body = variable.scope.child_by_field_name("body")
+                self.edits.append(body.start_byte + 1, self._declared(variable))
+
+    def _finish_declaration(self, node) -> None:
+        variables = {v.identifier.start_byte: v for v in self._shuffled.variables.values()}
+        for variable in variables.values():
+            if variable.node == node:
+                self.edits.append(node.end_byte, self._declared(variable))
+
+    def _reconverge(self, node) -> str:
+        """Returns a call that waits for lanes that are at earlier points."""
+        return f"{names.SUPPORT}::reconverge({self._number(node.start_byte)})"
+
+    def _reconverge_after(self, statement) -> None:
+        wait = f" {self._reconverge(statement)}; }}"
+        self.edits.wrap(statement.start_byte, statement.end_byte, "{ ", wait)
+
+    def _visit_diverging_if(self, node) -> Iterator:
+        alternative = alternative_of(node)
+        for child in node.named_children:
+            if child == node.child_by_field_name("alternative"):
+                before = f"{{ {self._reconverge(alternative)}; "
+                yield alternative
+                self.edits.wrap(alternative.start_byte, alternative.end_byte, before, " }")
+            else:
+                yield child
+        self._reconverge_after(node)
+
+    def _visit_diverging_switch(self, node) -> Iterator:
+        for child in node.named_children:
+            if child != node.child_by_field_name("body"):
+                yield child
+                continue
+            for case in child.named_children:
+                if case.type == "case_statement":
+                    colon = next(c for c in case.children if c.type == ":")
+                    self.edits.append(colon.end_byte, f" {self._reconverge(case)};")
+                yield case
+        self._reconverge_after(node)
 
     # ---- calls -----------------------------------------------------------------------------------
 
@@ -288,7 +372,11 @@ class _Places:
             if node.type == "do_statement"
             else ("condition", "body", "update")
         )
+        diverges = self._shuffled.are_within(node) and self._shuffled.diverges(node)
+        wait = ""  # at the end of an iteration
         for field in inside:
+            if diverges and field == ("condition" if node.type == "do_statement" else "update"):
+                wait = f"{self._reconverge(node)}, "
             if fields[field] is not None:
                 yield fields[field]
         if len(self.sites) == number + 1:
@@ -297,30 +385,33 @@ class _Places:
         self.edits.wrap(
             node.start_byte, node.end_byte, f"{{ {names.SUPPORT}::Loop msl_loop({number}); ", " }"
         )
-        _COUNT[node.type](self, node, **fields)
+        _COUNT[node.type](self, node, wait, **fields)
+        if diverges:
+            self._reconverge_after(node)
 
-    def _count_for(self, node, update, body, **_) -> None:
+    def _count_for(self, node, wait, update, body, **_) -> None:
         if update is not None:
-            self.edits.wrap(update.start_byte, update.end_byte, "(void)(", "), msl_loop.next()")
+            before = f"{wait}(void)("
+            self.edits.wrap(update.start_byte, update.end_byte, before, "), msl_loop.next()")
         else:
             close = self.source.previous_code(body.start_byte)
-            self.edits.append(close, " msl_loop.next()")
+            self.edits.append(close, f" {wait}msl_loop.next()")
 
-    def _count_while(self, node, condition, **_) -> None:
+    def _count_while(self, node, wait, condition, **_) -> None:
         self.edits.replace(node.start_byte, condition.start_byte, "for ")
         self.edits.append(condition.start_byte + 1, "; ")
-        self.edits.append(condition.end_byte - 1, "; msl_loop.next()")
+        self.edits.append(condition.end_byte - 1, f"; {wait}msl_loop.next()")
 
-    def _count_do(self, node, condition, **_) -> None:
-        self.edits.wrap(
-            condition.start_byte, condition.end_byte, "(msl_loop.next(static_cast<bool>", "))"
-        )
+    def _count_do(self, node, wait, condition, **_) -> None:
+        before = f"({wait}msl_loop.next(static_cast<bool>"
+        self.edits.wrap(condition.start_byte, condition.end_byte, before, "))")
 
-    def _count_range(self, node, body, **_) -> None:
+    def _count_range(self, node, wait, body, **_) -> None:
+        count = f"{wait}msl_loop.next();"
         if body.type == "compound_statement":
-            self.edits.append(body.start_byte + 1, " msl_loop.next();")
+            self.edits.append(body.start_byte + 1, f" {count}")
         else:
-            self.edits.wrap(body.start_byte, body.end_byte, "{ msl_loop.next(); ", " }")
+            self.edits.wrap(body.start_byte, body.end_byte, f"{{ {count} ", " }")
 
 
 _COUNT = {

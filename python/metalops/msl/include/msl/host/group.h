@@ -160,6 +160,30 @@ MSL_INLINE Mask of_x(const Threads& threads, const M& mask, u64 x) {
   return only;
 }
 
+// A mask for shuffles, and the threads that have the variable which is shuffled, active or not.
+template <class M, class K>
+struct Shuffling {
+  const M& mask;
+  const K& known;
+  MSL_INLINE u32 word(const Threads& threads, u32 simdgroup) const {
+    return mask.word(threads, simdgroup);
+  }
+};
+template <class M, class K>
+MSL_INLINE Shuffling<M, K> shuffling(const M& mask, const K& known) {
+  return {mask, known};
+}
+// Returns the lanes of a simdgroup that pass an operand.
+template <class M>
+MSL_INLINE u32 known_lanes(const M&, const Threads&, u32, u32 active) {
+  return active;
+}
+template <class M, class K>
+MSL_INLINE u32 known_lanes(const Shuffling<M, K>& mask, const Threads& threads, u32 simdgroup,
+                           u32 active) {
+  return active | mask.known.word(threads, simdgroup);
+}
+
 // A run of consecutive active threads: the remainder of [at, end), and of that the part [first,
 // last) in the row at (y, z).
 struct Run {
@@ -700,11 +724,12 @@ MSL_INLINE auto meet(const Threads& threads, const M& mask, const F& f) {
     if (mine == ~0u) {
       MSL_INDEPENDENT MSL_NOT_UNROLLED for (u32 lane = 0; lane < 32; ++lane)
           f(first + lane, Capture{&gathered, lane});
-      f(first, Completion{&gathered, mine});
+      f(first, Completion{&gathered, mine, mine});
       MSL_INDEPENDENT MSL_NOT_UNROLLED for (u32 lane = 0; lane < 32; ++lane) replay(lane);
     } else {
-      msl_impl::for_lanes(mine, [&](u32 lane) { f(first + lane, Capture{&gathered, lane}); });
-      f(first + u32(__builtin_ctz(mine)), Completion{&gathered, mine});
+      const u32 known = known_lanes(mask, threads, s, mine);
+      msl_impl::for_lanes(known, [&](u32 lane) { f(first + lane, Capture{&gathered, lane}); });
+      f(first + u32(__builtin_ctz(mine)), Completion{&gathered, mine, known});
       msl_impl::for_lanes(mine, replay);
     }
   }

@@ -58,6 +58,55 @@ using abi::u32;
 using abi::u64;
 using abi::u8;
 
+// ---- the last values of variables that are shuffled ---------------------------------------------
+
+// Sets a variable that is declared without a value to zero.
+template <class T>
+MSL_INLINE void clear(T& variable) {
+  if constexpr (__is_trivially_constructible(T)) {
+    __builtin_memset(static_cast<void*>(&variable), 0, sizeof(T));
+  }
+}
+
+// RAII: the scope of a variable of the running thread, whose last value shuffles take when the
+// thread takes no part.
+template <class T>
+class Declared {
+  typedef metal::remove_cv_t<T> Value;
+  static constexpr bool kIsShuffled = metal::__is_valid_simdgroup_type<Value>::value;
+
+ public:
+  MSL_INLINE Declared(u32 number, T& variable) : number_(number) {
+    if constexpr (kIsShuffled) {
+      constexpr u32 kind = u32(msl_impl::element_kind<Value>) * 256 + u32(sizeof(Value));
+      msl_runtime->declare(number, kind, &variable, sizeof(Value));
+    }
+  }
+  Declared(const Declared&) = delete;
+  MSL_INLINE ~Declared() {
+    if constexpr (kIsShuffled) msl_runtime->leave_scope(number_);
+  }
+
+ private:
+  const u32 number_;
+};
+
+// Waits for the lanes of the simdgroup that are at earlier points of the program, as a GPU does
+// where lanes reconverge: they may take last values of variables that are about to be changed.
+MSL_INLINE void reconverge(u32 site) {
+  msl_runtime->simd({site, 0}, nullptr, nullptr, [](const void* const*, void* const*, u32) {});
+}
+// `(Reconverge(site), x)` is x, after which lanes reconverge.
+struct Reconverge {
+  MSL_INLINE explicit Reconverge(u32 site) : site(site) {}
+  const u32 site;
+};
+template <class T>
+MSL_INLINE T operator,(Reconverge&& here, T&& value) {
+  reconverge(here.site);
+  return static_cast<T&&>(value);
+}
+
 constexpr u32 kSimdMask = abi::kSimdWidth - 1;
 
 // Instruction set extensions that this translation unit may use.

@@ -89,6 +89,7 @@ struct Capture {
 struct Completion {
   Gathered* gathered;
   u32 mask;
+  u32 known;  // the lanes that passed an operand
 };
 struct Replay {
   Gathered* gathered;
@@ -131,9 +132,9 @@ MSL_INLINE Result together(Completion site, const Operand&) {
   if (site.mask == ~0u && run_all<Operation>(operands, results, 0)) return Result();
   Operand handed[32];
   Result given[32];
-  const void* in[32];
+  const void* in[32] = {};
   void* out[32];
-  for_lanes(site.mask, [&](u32 lane) {
+  for_lanes(site.known, [&](u32 lane) {
     handed[lane] = operands.get(lane);
     in[lane] = &handed[lane];
     out[lane] = &given[lane];
@@ -230,12 +231,14 @@ struct Prefix {
 // ---- shuffles -----------------------------------------------------------------------------------
 
 // Returns the value of lane `source` for lane `lane`. That of an inactive lane is undefined in
-// Metal; here it is zero.
-template <class T>
+// Metal; here, as on a GPU, it is the last value of its variable where that is known, and otherwise
+// zero. Operand: with the value as its first member.
+template <class Operand, class T>
 MSL_INLINE T value_at(const void* const* in, u32 mask, u32 lane, u32 source) {
-  if ((mask >> source) & 1u) return operand_of<Moved<T>>(in, source).value;
+  static_assert(__builtin_offsetof(Operand, value) == 0);
+  if ((mask >> source) & 1u) return operand_of<Operand>(in, source).value;
   msl_runtime->undefined(abi::Undefined::kAbsentLane, lane, source);
-  return T{};
+  return in[source] != nullptr ? operand_of<T>(in, source) : T{};
 }
 
 // Returns true if every lane passes the same number.
@@ -272,7 +275,7 @@ struct Shuffled {
         msl_runtime->undefined(abi::Undefined::kNoSuchLane, lane, mine.amount);
       }
       result_of<T>(out, lane) =
-          source.outside ? mine.value : value_at<T>(in, mask, lane, source.lane);
+          source.outside ? mine.value : value_at<Moved<T>, T>(in, mask, lane, source.lane);
     });
   }
   // The shuffle with all lanes active and nothing to report.
@@ -317,13 +320,10 @@ struct ShiftedAndFilled {
     for_lanes(mask, [&](u32 lane) {
       const Filled<T>& mine = operand_of<Filled<T>>(in, lane);
       const SourceLane source = source_lane_of_filled<Down>(lane, mine.amount, mine.modulo);
-      T value{};
-      if ((mask >> source.lane) & 1u) {
-        const Filled<T>& other = operand_of<Filled<T>>(in, source.lane);
-        value = source.outside ? other.filling : other.value;
-      } else {
-        msl_runtime->undefined(abi::Undefined::kAbsentLane, lane, source.lane);
-        if (source.outside) value = mine.filling;
+      T value = value_at<Filled<T>, T>(in, mask, lane, source.lane);
+      if (source.outside) {
+        const bool is_there = (mask >> source.lane) & 1u;
+        value = is_there ? operand_of<Filled<T>>(in, source.lane).filling : mine.filling;
       }
       result_of<T>(out, lane) = value;
     });

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from ....analysis.cuts import NotCut
 from ....analysis.program import (
     Function,
@@ -73,6 +75,7 @@ class GroupCalls:
         self._new = context.new
         self._effects = context.effects
         self._body = context.body
+        self._shuffled = context.shuffled
         self._rewriter = rewriter
         self._parameters = parameters
         self._masks = masks
@@ -102,6 +105,10 @@ class GroupCalls:
         is_odd = any(count > len(parameters_of(self._source, f)) for f in own)
         if is_odd or (meeting == "function" and not own and not lambdas):
             raise NotCut(f"a call of '{self._sync.called_name(node)}' that is not understood")
+        shuffled = self._shuffled.variables.get(name_node(function).start_byte)
+        having = None if shuffled is None else self._masks.having(shuffled.identifier)
+        if having == self._masks.active:
+            having = None  # all that have the variable take part
         kinds, again, packed, passed = [], [], [], []
         for position, argument in enumerate(arguments):
             mine = [r for r in replaced if argument.start_byte <= r[0] < argument.end_byte]
@@ -112,7 +119,10 @@ class GroupCalls:
                 packed.append("0")
                 passed.append(self._source.node_text(argument))
                 continue
-            kind, accessor, one = self._operands.argument(node, position, argument, mine, own, out)
+            with self._masks.under(having) if having and position == 0 else nullcontext():
+                kind, accessor, one = self._operands.argument(
+                    node, position, argument, mine, own, out
+                )
             kinds.append(kind)
             packed.append(accessor)
             passed.append(one)
@@ -147,7 +157,9 @@ class GroupCalls:
                 *([self._rewriter.expression(function).text] if is_any_object else []),
                 f"{_S}::Kinds<{tags}>()",
                 "msl_g",
-                self._masks.active,
+                f"{_S}::shuffling({self._masks.active}, {having})"
+                if having
+                else self._masks.active,
                 f"{_S}::pack({', '.join(packed)})",
                 *objects,
                 *passed,

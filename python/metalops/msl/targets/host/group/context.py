@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ....analysis.calls import CallGraph
 from ....analysis.effects import Effects
+from ....analysis.last_values import ShuffledVariables
 from ....analysis.program import Function, Kernel, parameters_of
 from ....analysis.uniformity import Body
 from ....analysis.variables import Kind
@@ -30,7 +31,8 @@ class FunctionContext:
     """A function, for given kinds of its parameters, with its uniformity analysis.
 
     kinds: of the parameters. again: for each parameter that loops rematerialise its value, for others None. body: the
-    uniformity analysis. members: the names of the object's members, in a member function.
+    uniformity analysis. members: the names of the object's members, in a member function. shuffled: the shuffles that
+    may take last values.
     """
 
     source: Source
@@ -46,6 +48,7 @@ class FunctionContext:
     has_object: bool
     members: frozenset[str]
     body: Body
+    shuffled: ShuffledVariables
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     @classmethod
@@ -82,6 +85,7 @@ class FunctionContext:
             has_object,
             members,
             body,
+            groups.last_values.of(function),
         )
 
     def new(self, what: str) -> str:

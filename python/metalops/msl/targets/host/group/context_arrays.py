@@ -19,6 +19,7 @@ class ContextArrays:
 
     def __init__(self, context: FunctionContext, rewriter: Rewriter):
         self._body = context.body
+        self._shuffled = context.shuffled
         self._source = context.source
         self._rewriter = rewriter
 
@@ -107,3 +108,7 @@ class ContextArrays:
             body.add(f" {self.reference(variable)} = msl_at_{name}[msl_t.slot]; (void){name};")
             if not any(v.value is not None for v in variables):
                 body.add(f" {_S}::begin({name});")
+            if variable.value is None and (
+                variable.identifier.start_byte in self._shuffled.declared
+            ):
+                body.add(f" {_S}::clear({name});")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from ....analysis.cuts import NotCut
 from ....analysis.effects import Effects
+from ....analysis.last_values import LastValues
 from ....analysis.program import Function, Kernel, parameters_of
 from ....analysis.variables import Kind
 from ....source.tree import walk
@@ -54,6 +55,7 @@ class GroupLoops:
         self.has_closures = False  # true if some form calls an object that may be a closure
         self.sync = Synchronisation(self.source, self.calls, sites)
         self.effects = Effects(self.program, self.calls)
+        self.last_values = LastValues(self.calls)
 
     def has(self, kernel: Kernel) -> bool:
         """Returns true if the kernel can run as a group loop; adds its group form to the edits."""

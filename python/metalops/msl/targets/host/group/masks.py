@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ....analysis.cuts import NotCut
 from ....analysis.variables import Kind
+from ....dialect import names
 from ....dialect.edits import Mapped
 
 
@@ -25,6 +26,7 @@ class Masks:
         self._masks: list[str] = []
         self._targets: list[tuple[str, int, int]] = []  # targets of break and continue
         self._conditions: list = []
+        self._having: dict[int, str] = {}  # masks, by the offset of a variable's identifier
 
     @property
     def active(self) -> str:
@@ -44,6 +46,17 @@ class Masks:
     def conditions(self) -> tuple:
         """The conditions by which threads have diverged."""
         return tuple(self._conditions)
+
+    def declare(self, identifier, name: str, out: Mapped) -> None:
+        """Emits a mask of the threads that have a variable, those that are active now. name: of the mask."""
+        if self.depth == 0:  # all that run the function
+            return
+        out.add(f"const {names.SUPPORT}::Mask {name}(msl_g, {self.active});\n")
+        self._having[identifier.start_byte] = name
+
+    def having(self, identifier) -> str:
+        """Returns the mask of the threads that have a variable or parameter."""
+        return self._having.get(identifier.start_byte, "msl_mask")
 
     @contextlib.contextmanager
     def under(self, mask: str) -> Iterator[None]:

@@ -38,6 +38,8 @@ class Regions:
         branches: BranchStatements,
     ):
         self._body = context.body
+        self._new = context.new
+        self._shuffled = context.shuffled
         self._rewriter = rewriter
         self._masks = masks
         self._work_items = work_items
@@ -62,6 +64,7 @@ class Regions:
         """Emits the statements of a block that is cut."""
         run: list[tuple[object, list]] = []
         for position, node in enumerate(statements):
+            self._declare_shuffled(node, out)
             closure = self._closure_uses.declared(node)
             if closure is not None:
                 self._work_items.emit_region(run, out)
@@ -91,6 +94,13 @@ class Regions:
                 if node.type in ("return_statement", "break_statement", "continue_statement"):
                     break
         self._work_items.emit_region(run, out)
+
+    def _declare_shuffled(self, node, out: Mapped) -> None:
+        if node.type != "declaration" or not self._shuffled.declared:
+            return
+        for variable in self._body.variables.declared_by(node):
+            if variable.identifier.start_byte in self._shuffled.declared:
+                self._masks.declare(variable.identifier, self._new("having"), out)
 
     def _emit_uniform(self, node, out: Mapped) -> None:
         if self._body.cuts.meets(node):
