@@ -3,9 +3,13 @@
 import gc
 import importlib.util
 import json
+import os
 import sys
 import unittest
 from pathlib import Path
+
+# Attention is tested on our kernels, also in other processes. "auto" leaves small calls to torch on the software device.
+os.environ.setdefault("METALOPS_ATTENTION", "metalops")
 
 # torch.testing._internal reads at import whether there is an mps device.
 import metalops

@@ -66,6 +66,8 @@ PYBIND11_MODULE(_C, m) {
       .value("ALWAYS", metalops::AttentionUse::kAlways, "All that it can.")
       .value("UNLESS_FUSED", metalops::AttentionUse::kUnlessFused,
              "But for those that stock MPS has a kernel for that does not materialise the scores.")
+      .value("UNLESS_SMALL", metalops::AttentionUse::kUnlessSmall,
+             "But for those whose scores take little memory.")
       .value("NEVER", metalops::AttentionUse::kNever, "None.");
   m.def("set_attention_use", &metalops::set_attention_use, py::arg("use"),
         "For the whole process. Returns what it was before.");

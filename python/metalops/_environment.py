@@ -20,7 +20,7 @@ VARIABLES: dict[str, tuple[str, str]] = {
     "METALOPS_ATTENTION": (
         "auto",
         "who serves `torch.nn.functional.scaled_dot_product_attention` on `mps`: `metalops`, `stock` or `auto`, which is "
-        "stock where that has a fused kernel; see `metalops.set_attention`",
+        "the faster of them; see `metalops.set_attention`",
     ),
     "METALOPS_AUTOLOAD": ("0", "1: `import torch` alone brings the `mps` device up"),
     "METALOPS_BUILD_ALL": (

@@ -3,8 +3,9 @@
 namespace metalops {
 
 // kAlways: metalops serves all that it supports. kUnlessFused: stock MPS serves what it has a fused
-// kernel for, one that does not materialise the scores. kNever: torch serves every call.
-enum class AttentionUse { kAlways, kUnlessFused, kNever };
+// kernel for, one that does not materialise the scores. kUnlessSmall: torch serves the calls whose
+// scores take little memory. kNever: torch serves every call.
+enum class AttentionUse { kAlways, kUnlessFused, kUnlessSmall, kNever };
 
 // Sets the choice for the whole process and returns the previous one.
 AttentionUse set_attention_use(AttentionUse use);

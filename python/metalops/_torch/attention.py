@@ -21,7 +21,7 @@ _USES = {
     "metalops": _C.AttentionUse.ALWAYS,
     "stock": _C.AttentionUse.NEVER,
     # The software device has none of stock's kernels.
-    "auto": _C.AttentionUse.ALWAYS if _is_software else _C.AttentionUse.UNLESS_FUSED,
+    "auto": _C.AttentionUse.UNLESS_SMALL if _is_software else _C.AttentionUse.UNLESS_FUSED,
 }
 
 
@@ -48,9 +48,11 @@ def set_attention(choice: str) -> Attention:
     "metalops": metalops's flash attention kernels, which never materialise the scores, forward or backward. "stock":
     torch's. "auto", which is the default unless the environment variable METALOPS_ATTENTION says otherwise: torch's
     where stock MPS has a fused kernel (without gradients, masks, dropout and grouped heads, for some head dimensions),
-    metalops's for all else; on the software device always metalops's. Whatever the choice, calls that the kernels of
-    metalops do not handle (other dtypes than float32, float16 and bfloat16, head dimensions above 256) fall back to
-    torch, and so does everything within ``torch.nn.attention.sdpa_kernel(SDPBackend.MATH)``.
+    metalops's for all else. On the software device, which has none of stock's kernels, "auto" is the faster of the
+    two: torch's composition of CPU operators where it stores at most 2^24 scores, metalops's kernels above that and
+    for up to 8 queries without gradients; a test of these kernels asks for "metalops". Whatever the choice, calls that
+    the kernels of metalops do not handle (other dtypes than float32, float16 and bfloat16, head dimensions above 256)
+    fall back to torch, and so does everything within ``torch.nn.attention.sdpa_kernel(SDPBackend.MATH)``.
     ``torch.ops.aten._fused_sdp_choice`` says which it is for a call: ``SDPBackend.OVERRIDEABLE`` for metalops,
     ``SDPBackend.MATH`` otherwise.
 

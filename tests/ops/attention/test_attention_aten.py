@@ -12,6 +12,7 @@ from metalops import _C
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, grad, jvp, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -397,8 +398,6 @@ def test_set_attention():
             choice.remove()
             assert not is_ours(*inputs)
         assert not is_ours(*inputs)
-        with metalops.set_attention("auto"):
-            assert is_ours(*inputs)
     assert is_ours(*inputs)
     with pytest.raises(
         ValueError, match="choice must be one of 'metalops', 'stock', 'auto', but is 'ours'"
@@ -436,6 +435,29 @@ def test_what_stock_has_a_fused_kernel_for_stays_stock_on_a_mac():
     assert is_ours(*inputs)
     with torch.no_grad():
         assert not is_ours(*inputs)
+
+
+@pytest.mark.skipif(not metalops._is_software, reason="a Mac has fused kernels of torch")
+def test_auto_on_the_software_device_is_the_faster_of_both():
+    with metalops.set_attention("auto"):
+        inputs = operands((2, 4, 100, 64))
+        assert not is_ours(*inputs)
+        assert is_ours(*(x.expand(2, 4, 4096, 64) for x in operands((2, 4, 1, 64))))
+        few = operands((2, 4, 8, 64), (2, 4, 100, 64))
+        assert is_ours(*few)
+        few[1].requires_grad_()
+        assert not is_ours(*few)
+        with torch.no_grad():
+            assert is_ours(*few)
+        names = called(lambda: sdpa(*inputs))
+        assert "metalops::attention_forward" not in names
+
+
+@pytest.mark.skipif(not metalops._is_software, reason="a Mac has fused kernels of torch")
+def test_auto_does_not_bound_lengths_that_tracing_leaves_open():
+    with metalops.set_attention("auto"):
+        graph = make_fx(sdpa, tracing_mode="symbolic")(*operands((2, 4, 20, 16)))
+    assert "metalops.attention_forward" in graph.code
 
 
 @pytest.mark.full
