@@ -49,6 +49,11 @@ VARIABLES: dict[str, tuple[str, str]] = {
         "the settings file's",
         "which of `metalops.fixes` are on: their names with commas between them, `all` or `none`",
     ),
+    "METALOPS_INSTRUCTIONS": (
+        "all",
+        "software device: `baseline`: products of bytes and of bfloat are computed without AMX and AVX-512 VNNI, as on a CPU that "
+        "lacks them; sums of bfloat then differ in the last bits",
+    ),
     "METALOPS_MATMUL": (
         "chosen",
         "what matrix products of our kernels are made of: `tensor` (Metal 4's, where the Metal version and the system have them) or "
@@ -210,6 +215,7 @@ _VALUES: dict[str, tuple[Callable[[str], object], str]] = {
         rf"all|none|({'|'.join(FIXES)})( *, *({'|'.join(FIXES)}))*",
         f"all, none or names of fixes: {', '.join(FIXES)}",
     ),
+    "METALOPS_INSTRUCTIONS": _one_of("all", "baseline"),
     "METALOPS_MATMUL": _one_of("tensor", "simdgroup"),
     "METALOPS_METAL_VERSION": _matches(r"3\.1|3\.2|4(\.0)?|4\.1", "3.1, 3.2, 4.0 or 4.1"),
     "METALOPS_PRIVATE_BUFFERS": _one_of("0", "1"),

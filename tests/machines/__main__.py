@@ -84,6 +84,7 @@ def _instructions(torch: str, onednn: str, mkl: str, lacking: str) -> Callable[[
         ONEDNN_MAX_CPU_ISA=onednn,
         MKL_ENABLE_INSTRUCTIONS=mkl,
         GLIBC_TUNABLES=f"glibc.cpu.hwcaps={tunables}",
+        METALOPS_INSTRUCTIONS="baseline",
     )
 
 

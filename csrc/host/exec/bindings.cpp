@@ -567,6 +567,9 @@ void bind_exec(py::module_& m) {
       py::arg("name"),
       "Sets the engine of launches that leave it open, and returns the one before; at first it is "
       "METALOPS_ENGINE's.");
+  m.def("prefer_product_instructions", &exec::prefer_product_instructions, py::arg("instructions"),
+        "Sets the instructions for products of narrow types that kernels use, bits of "
+        "ProductInstruction of msl/abi.h, and returns the ones before.");
   m.def("threads_of_last_launch", &exec::threads_of_last_launch,
         "How many CPU threads have worked for this thread's last launch.");
   m.def(

@@ -1,10 +1,17 @@
 // Detects instruction set extensions with CPUID.
 #include <exec/cpu_features.h>
 
+#include <c10/util/Exception.h>
 #include <msl/abi.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace metalops::exec {
@@ -76,15 +83,64 @@ uint32_t detect() {
   add(kAvx512bf16, extended1.a, 5);
   return features;
 }
+
+// Asks the system for the tile registers of AMX, which it grants to a process once and for all.
+bool may_use_tiles() {
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+uint32_t detect_product_instructions() {
+  using namespace msl::abi;
+  constexpr uint32_t wide = kAvx512f | kAvx512bw | kAvx512vl | kAvx512dq;
+  if ((cpu_features() & wide) != wide) return 0;
+  uint32_t instructions = kWideFloats;
+  if (cpu_features() & kAvx512vnni) instructions |= kVnniBytes;
+  const unsigned d = cpuid(7, 0).d;
+  const bool has_tiles = (d >> 24 & 1u) && (saved_state() & 0x60000) == 0x60000;
+  if (has_tiles && (d >> 22 & 1u || d >> 25 & 1u) && may_use_tiles()) {
+    if (d >> 25 & 1u) instructions |= kAmxBytes;
+    if (d >> 22 & 1u) instructions |= kAmxBfloats;
+  }
+  return instructions;
+}
 #else
 uint32_t detect() { return 0; }
+uint32_t detect_product_instructions() { return 0; }
 #endif
+
+bool environment_wants_baseline() {
+  const char* const value = std::getenv("METALOPS_INSTRUCTIONS");
+  if (value == nullptr || *value == 0 || std::strcmp(value, "all") == 0) return false;
+  TORCH_CHECK_VALUE(std::strcmp(value, "baseline") == 0, "METALOPS_INSTRUCTIONS is '", value,
+                    "'; it must be all or baseline");
+  return true;
+}
+
+uint32_t all_product_instructions() {
+  static const uint32_t instructions = detect_product_instructions();
+  return instructions;
+}
+
+std::atomic<uint32_t>& preferred_product_instructions() {
+  static std::atomic<uint32_t> instructions =
+      environment_wants_baseline() ? 0 : all_product_instructions();
+  return instructions;
+}
 
 }  // namespace
 
 uint32_t cpu_features() {
   static const uint32_t features = detect();
   return features;
+}
+
+uint32_t product_instructions() {
+  return preferred_product_instructions().load(std::memory_order_relaxed);
+}
+
+uint32_t prefer_product_instructions(uint32_t instructions) {
+  return preferred_product_instructions().exchange(instructions & all_product_instructions());
 }
 
 std::string describe_cpu_features(uint32_t features) {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 
+#include <exec/cpu_features.h>
 #include <exec/fiber/worker.h>
 #include <exec/group_memory.h>
 #include <exec/runtime.h>
@@ -145,6 +146,7 @@ const msl::abi::Runtime& runtime() {
                                               on_different_barriers,
                                               on_declare,
                                               on_leave_scope,
+                                              product_instructions,
                                               on_access,
                                               on_atomic,
                                               on_fence,

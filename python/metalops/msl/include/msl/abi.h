@@ -122,6 +122,15 @@ enum class Misuse : u32 {
   kLinearInteger,  // a texture of integers is sampled with a linear filter
 };
 
+// Instructions for products of narrow types. Kernels choose among them when they run, so a library
+// does not depend on them. Of AMX, the process has the system's permission to use the registers.
+enum ProductInstruction : u32 {
+  kVnniBytes = 1,   // AVX-512 VNNI: four products of bytes
+  kAmxBytes = 2,    // AMX: tiles of bytes
+  kAmxBfloats = 4,  // AMX: tiles of bfloat
+  kWideFloats = 8,  // AVX-512: sixteen floats
+};
+
 enum class Access : u32 { kRead, kWrite, kUpdate };  // kUpdate: an atomic read and write
 
 // Filled in by the device and passed to metalops_bind before any kernel of the library runs. These
@@ -151,6 +160,7 @@ struct Runtime {
   // `number`: of the variable in the source; `kind`: equal for equal types.
   void (*declare)(u32 number, u32 kind, const void* address, u32 bytes);
   void (*leave_scope)(u32 number);
+  u32 (*product_instructions)();  // the ProductInstruction bits of this CPU, and in use
 
   // Called by code that was compiled with a sanitizer (msl/instrument.h). `place` is an address of
   // machine code just after the access. These do not throw.

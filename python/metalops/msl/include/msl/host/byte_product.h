@@ -22,14 +22,6 @@ static_assert(kBytePanel == 2 * kByteLines);
 
 #if defined(__x86_64__)
 
-inline bool has_byte_products() {
-  static const bool has = [] {
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
-  }();
-  return has;
-}
 #define MSL_BYTE_PRODUCTS __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni"), noinline))
 
 typedef unsigned char SixteenBytes __attribute__((vector_size(16)));

@@ -9,6 +9,8 @@ namespace msl::msl_impl {
 template <convolution2d_descriptor D, class A, class W>
 struct ConvolutionBlocks {
   static constexpr bool are_bytes = false;
+  template <class>
+  static constexpr u32 amx_instruction = 0;
   A activations;
   W weights;
   int2 offsets;

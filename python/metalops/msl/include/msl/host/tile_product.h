@@ -1,10 +1,12 @@
 // Blocked GEMM on the host, in float: blocks of both operands are dequantised and packed, and then
-// multiplied by a vectorised micro-kernel. For bytes it is that of byte_product.h, if the CPU
-// supports it.
+// multiplied by a vectorised micro-kernel. For bytes and bfloat it is that of amx_product.h, or for
+// bytes that of byte_product.h, if the CPU supports it.
 #pragma once
 
+#include <msl/host/amx_product.h>
 #include <msl/host/byte_product.h>
 #include <msl/host/transpose.h>
+#include <msl/host/widen.h>
 #include <msl/tensor_ops/matrix_view.h>
 
 namespace msl::msl_impl {
@@ -27,9 +29,7 @@ constexpr int kVectorBytes = 16;
 template <int Line, class T>
 MSL_INLINE void transpose_block(float* to, const T* columns, long stride) {
   EightFloats a[8], b[8];
-  for (int j = 0; j < 8; ++j) {
-    for (int i = 0; i < 8; ++i) a[j][i] = float(columns[j * stride + i]);
-  }
+  for (int j = 0; j < 8; ++j) a[j] = widen_eight(columns + j * stride);
   transpose_eight(a, b);
   for (int i = 0; i < 8; ++i) __builtin_memcpy(to + i * Line, &b[i], sizeof(EightFloats));
 }
@@ -46,7 +46,7 @@ __attribute__((noinline)) void pack_block(float* to, const View& view, long row,
     for (int i = 0; i < down; ++i) {
       if constexpr (View::is_plain) {
         const auto* const from = &view.first.at((row + i) * view.row_stride + column);
-        for (int j = 0; j < across; ++j) to[i * Line + j] = float(from[j]);
+        widen_run(to + i * Line, from, across);
       }
     }
   } else if (view.column_stride == 1) {
@@ -165,7 +165,8 @@ MSL_FUSED MSL_INLINE void multiply_strips(const BlockOperands& from, float* sums
     i += is_whole ? most_rows : kStripRows;
   }
 }
-#if defined(MSL_PORTABLE) && defined(__clang__)
+#if defined(MSL_PORTABLE)
+MSL_FUSED
 __attribute__((noinline, target("arch=x86-64-v4"))) inline void multiply_blocks_wide(
     const BlockOperands& from, float* sums, int rows, int columns) {
   multiply_strips<64>(from, sums, rows, columns);
@@ -174,8 +175,10 @@ __attribute__((noinline, target("arch=x86-64-v4"))) inline void multiply_blocks_
 MSL_FUSED
 __attribute__((noinline)) inline void multiply_blocks(const BlockOperands& from, float* sums,
                                                       int rows, int columns) {
-#if defined(MSL_PORTABLE) && defined(__clang__)
-  if (msl_support::has_wide_registers()) return multiply_blocks_wide(from, sums, rows, columns);
+#if defined(MSL_PORTABLE)
+  if (msl_runtime->product_instructions() & abi::kWideFloats) {
+    return multiply_blocks_wide(from, sums, rows, columns);
+  }
 #endif
   multiply_strips<kVectorBytes>(from, sums, rows, columns);
 }
@@ -199,6 +202,8 @@ constexpr long kNear = 128;
 template <class Left, class Right>
 struct MatrixBlocks {
   static constexpr bool are_bytes = is_of_bytes<Left> && is_of_bytes<Right>;
+  template <class Sum>
+  static constexpr u32 amx_instruction = amx_instruction_of<Left, Right, Sum>;
   Left left;
   Right right;
   long inner;
@@ -257,8 +262,15 @@ MSL_INLINE void multiply(const Blocks& blocks, int row, int rows, int column, in
                          const Begin& begin, const Done& done) {
   constexpr bool is_float = metal::is_same_v<Sum, float>;
 #if defined(__x86_64__)
+  if constexpr (Blocks::template amx_instruction<Sum> != 0 && !MSL_INSTRUMENTED) {
+    if (msl_runtime->product_instructions() & Blocks::template amx_instruction<Sum>) {
+      multiply_by_amx<Sum>(blocks.left, blocks.right, blocks.inner, row, rows, column, columns,
+                           begin, done);
+      return;
+    }
+  }
   if constexpr (!is_float && Blocks::are_bytes && !MSL_INSTRUMENTED) {
-    if (has_byte_products()) {
+    if (msl_runtime->product_instructions() & abi::kVnniBytes) {
       multiply_byte_matrices(blocks.left, blocks.right, blocks.inner, row, rows, column, columns,
                              begin, done);
       return;
