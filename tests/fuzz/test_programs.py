@@ -32,6 +32,6 @@ def test_random_programs_run_as_group_loops(count):
 
 def test_random_programs_diverge_in_every_way():
     text = "".join(programs.program_of(seed).text for seed in range(100))
-    constructs = "if (|else {|for (|while (|do {|switch (|default: {| ? | && |break; }|continue; }|return r; }|repeat([&]|auto named|= [=](|= [&](|= [=, &seen](|_0(|either(|uint2(|threadgroup_barrier("
+    constructs = "if (|else {|simd_shuffle(r|simd_broadcast(r|quad_shuffle_xor(r|for (|while (|do {|switch (|default: {| ? | && |break; }|continue; }|return r; }|repeat([&]|auto named|= [=](|= [&](|= [=, &seen](|_0(|either(|uint2(|threadgroup_barrier("
     for construct in [*constructs.split("|"), " || "]:
         assert text.count(construct) > 5, construct

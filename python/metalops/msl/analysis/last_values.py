@@ -22,7 +22,7 @@ SHUFFLES = frozenset(
 _CALLS = "(call_expression) @c"
 _BRANCHES = {"if_statement", "switch_statement", "conditional_expression"}
 _CHOICES = {"conditional_expression", "binary_expression"}
-_LEAVES = {"return_statement", "break_statement", "continue_statement", "goto_statement"}
+_EXITS = {"return_statement", "break_statement", "continue_statement", "goto_statement"}
 _FUNCTIONS = {"function_definition", "lambda_expression"}
 _NO_VALUES = {"static", "constexpr", "volatile", "extern"}
 
@@ -45,8 +45,8 @@ class LastValues:
 class ShuffledVariables:
     """The shuffles of a function by which lanes may give last values.
 
-    variables: what is shuffled, by the offset of the shuffle's name. declared: the offsets of these variables'
-    identifiers.
+    variables: what is shuffled, by the offset of the shuffle's name. declared: these variables, by the offset of their
+    identifier.
     """
 
     def __init__(self, calls: CallGraph, function: Function):
@@ -54,6 +54,8 @@ class ShuffledVariables:
         self._calls = calls
         self._source = source = calls.source
         self._places: dict[int, list[int]] = {}  # offsets, by that of the function or lambda
+        self._first_exits: dict[int, int | None] = {}  # offsets, by the node id of a scope or loop
+        self._diverging: dict[int, bool] = {}  # by the node id of a loop
         if not source.identifiers.isdisjoint(SHUFFLES):
             for call in source.find(_CALLS, function.node):
                 variable = self._shuffled(call)
@@ -61,7 +63,9 @@ class ShuffledVariables:
                     at = name_node(call.child_by_field_name("function")).start_byte
                     self.variables[at] = variable
                     self._places.setdefault(_function_around(call).start_byte, []).append(at)
-        self.declared = {v.identifier.start_byte for v in self.variables.values()}
+        for places in self._places.values():
+            places.sort()
+        self.declared = {v.identifier.start_byte: v for v in self.variables.values()}
 
     def are_within(self, node) -> bool:
         """Returns true if one of the shuffles is within a node, and not in a lambda inside of it."""
@@ -73,11 +77,15 @@ class ShuffledVariables:
 
     def are_chosen_by(self, node) -> bool:
         """Returns true if a node is an expression that evaluates one of its operands, with one of them within."""
-        return node.type in _CHOICES and self._chooses(node) and self.are_within(node)
+        return node.type in _CHOICES and self.are_within(node) and self._chooses(node)
 
     def diverges(self, loop) -> bool:
         """Returns true if lanes may leave a loop one by one, or skip a part of its body."""
-        return _is_left_within(loop) or not self._is_counted(loop)
+        found = self._diverging.get(loop.id)
+        if found is None:
+            found = self._first_exit(loop) is not None or not self._is_counted(loop)
+            self._diverging[loop.id] = found
+        return found
 
     def _shuffled(self, call) -> Declaration | None:
         """Returns the variable that a call shuffles, if it is one."""
@@ -126,7 +134,8 @@ class ShuffledVariables:
             if is_parameter
             else variable.node.parent
         )
-        if any(n.type in _LEAVES and n.start_byte < call.start_byte for n in _own_nodes(scope)):
+        exit_before = self._first_exit(scope)
+        if exit_before is not None and exit_before < call.start_byte:
             return True
         node = call
         while node.id != scope.id:
@@ -134,6 +143,13 @@ class ShuffledVariables:
                 return True
             node = node.parent
         return False
+
+    def _first_exit(self, node) -> int | None:
+        """Returns the offset of the first statement by which lanes leave a construct, or an iteration, within a node."""
+        if node.id not in self._first_exits:
+            exits = (n.start_byte for n in _own_nodes(node) if n.type in _EXITS)
+            self._first_exits[node.id] = min(exits, default=None)
+        return self._first_exits[node.id]
 
     def _chooses(self, node) -> bool:
         if node.type == "binary_expression":
@@ -182,11 +198,6 @@ def _own_nodes(node):
         inner = waiting.pop()
         yield inner
         waiting.extend(c for c in inner.named_children if c.type != "lambda_expression")
-
-
-def _is_left_within(loop) -> bool:
-    """Returns true if threads may leave a loop, or one of its iterations, before its end."""
-    return any(n.type in _LEAVES for n in _own_nodes(loop))
 
 
 def _function_around(node):

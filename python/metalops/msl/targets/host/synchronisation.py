@@ -217,16 +217,14 @@ class _Places:
         )
 
     def _declare_parameters(self) -> None:
-        variables = {v.identifier.start_byte: v for v in self._shuffled.variables.values()}
-        for variable in variables.values():
+        for variable in self._shuffled.declared.values():
             if variable.kind == "parameter":
                 body = variable.scope.child_by_field_name("body")
                 self.edits.append(body.start_byte + 1, self._declared(variable))
 
     def _finish_declaration(self, node) -> None:
-        variables = {v.identifier.start_byte: v for v in self._shuffled.variables.values()}
-        for variable in variables.values():
-            if variable.node == node:
+        for variable in self._shuffled.declared.values():
+            if variable.node.start_byte == node.start_byte:
                 self.edits.append(node.end_byte, self._declared(variable))
 
     def _reconverge(self, node) -> str:
