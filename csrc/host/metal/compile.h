@@ -59,7 +59,7 @@ void begin_left_out(std::string_view source, uint32_t language,
                     const std::vector<std::string>& kernels);
 
 // Calls metalops._shaders.argument_layout.argument_layout, for the struct in buffer `index` of a
-// kernel of this source. Throws python_error, a ValueError if it has no pointers.
+// kernel of this source. Throws python_error, a ValueError if it has only numbers.
 std::vector<int64_t> argument_layout(std::string_view source, uint32_t language,
                                      const std::string& kernel, uint32_t index);
 

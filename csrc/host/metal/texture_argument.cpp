@@ -55,6 +55,48 @@ std::string name_of(const Argument& argument, const exec::Kernel& kernel, unsign
   return text.str();
 }
 
+// `name`: returns the argument's name, for errors.
+template <class Name>
+Texture checked_texture(const msl::abi::TextureArgument& wanted, const Name& name,
+                        std::string_view description, c10::ArrayRef<at::Tensor> levels) {
+  Texture texture = {};
+  TORCH_CHECK(!levels.empty() && levels.size() <= msl::abi::kMaxTextureLevels &&
+                  description.size() ==
+                      offsetof(Texture, levels) + levels.size() * sizeof(msl::abi::TextureLevel),
+              "not the description of a texture of ", levels.size(), " levels");
+  std::memcpy(static_cast<void*>(&texture), description.data(), description.size());
+  TORCH_CHECK(texture.level_count == levels.size());
+  TORCH_CHECK_TYPE(texture.kind == wanted.kind, name(), " takes a texture of kind '",
+                   kKinds[uint32_t(wanted.kind)], "', but got one of kind '",
+                   kKinds[uint32_t(texture.kind)], "'");
+  const TextureComponent component = component_of(texture.format.encoding);
+  TORCH_CHECK_TYPE(component == wanted.component || wanted.component == kAnyComponent, name(),
+                   " has ", kComponents[uint32_t(wanted.component)],
+                   " components, but the format of the texture has ",
+                   kComponents[uint32_t(component)], " ones");
+  TORCH_CHECK_TYPE(wanted.access != TextureAccess::kWrite || texture.usage & msl::abi::kUsageWrite,
+                   name(), " is written, but kernels cannot write the format of the texture");
+  TORCH_CHECK_TYPE(
+      wanted.access != TextureAccess::kReadWrite || texture.usage & msl::abi::kUsageReadWrite,
+      name(), " has access::read_write, which the format of the texture does not have");
+  for (size_t i = 0; i < levels.size(); ++i) {
+    const at::Tensor& tensor = levels[i];
+    msl::abi::TextureLevel& level = texture.levels[i];
+    TORCH_CHECK(tensor.defined() && tensor.device().is_mps(), name(),
+                " takes a texture over tensors on mps");
+    const uint64_t slices = uint64_t(level.depth) * texture.layers;
+    const uint64_t bytes = (slices - 1) * level.slice_bytes + (level.height - 1) * level.row_bytes +
+                           uint64_t(level.width) * texture.format.bytes;
+    const uint64_t offset = tensor.storage_offset() * tensor.element_size();
+    const uint64_t size = tensor.storage().nbytes();
+    TORCH_CHECK(offset <= size && bytes <= size - offset, name(), ": the storage of level ", i,
+                " of the texture has become too small");
+    level.texels = static_cast<unsigned char*>(const_cast<void*>(tensor.const_data_ptr()));
+    exec::note_address_taken(tensor.storage().data(), size);
+  }
+  return texture;
+}
+
 }  // namespace
 
 bool skips_texture(const exec::Kernel& kernel, unsigned index) {
@@ -71,45 +113,13 @@ bool skips_texture(const exec::Kernel& kernel, unsigned index) {
 Texture as_texture(const exec::Kernel& kernel, unsigned index, std::string_view description,
                    c10::ArrayRef<at::Tensor> levels) {
   const Argument& argument = argument_at(kernel, index);
-  const msl::abi::TextureArgument& wanted = *argument.texture;
-  Texture texture = {};
-  TORCH_CHECK(!levels.empty() && levels.size() <= msl::abi::kMaxTextureLevels &&
-                  description.size() ==
-                      offsetof(Texture, levels) + levels.size() * sizeof(msl::abi::TextureLevel),
-              "not the description of a texture of ", levels.size(), " levels");
-  std::memcpy(static_cast<void*>(&texture), description.data(), description.size());
-  TORCH_CHECK(texture.level_count == levels.size());
-  TORCH_CHECK_TYPE(texture.kind == wanted.kind, name_of(argument, kernel, index),
-                   " takes a texture of kind '", kKinds[uint32_t(wanted.kind)],
-                   "', but got one of kind '", kKinds[uint32_t(texture.kind)], "'");
-  const TextureComponent component = component_of(texture.format.encoding);
-  TORCH_CHECK_TYPE(component == wanted.component, name_of(argument, kernel, index), " has ",
-                   kComponents[uint32_t(wanted.component)],
-                   " components, but the format of the texture has ",
-                   kComponents[uint32_t(component)], " ones");
-  TORCH_CHECK_TYPE(wanted.access != TextureAccess::kWrite || texture.usage & msl::abi::kUsageWrite,
-                   name_of(argument, kernel, index),
-                   " is written, but kernels cannot write the format of the texture");
-  TORCH_CHECK_TYPE(
-      wanted.access != TextureAccess::kReadWrite || texture.usage & msl::abi::kUsageReadWrite,
-      name_of(argument, kernel, index),
-      " has access::read_write, which the format of the texture does not have");
-  for (size_t i = 0; i < levels.size(); ++i) {
-    const at::Tensor& tensor = levels[i];
-    msl::abi::TextureLevel& level = texture.levels[i];
-    TORCH_CHECK(tensor.defined() && tensor.device().is_mps(), name_of(argument, kernel, index),
-                " takes a texture over tensors on mps");
-    const uint64_t slices = uint64_t(level.depth) * texture.layers;
-    const uint64_t bytes = (slices - 1) * level.slice_bytes + (level.height - 1) * level.row_bytes +
-                           uint64_t(level.width) * texture.format.bytes;
-    const uint64_t offset = tensor.storage_offset() * tensor.element_size();
-    const uint64_t size = tensor.storage().nbytes();
-    TORCH_CHECK(offset <= size && bytes <= size - offset, name_of(argument, kernel, index),
-                ": the storage of level ", i, " of the texture has become too small");
-    level.texels = static_cast<unsigned char*>(const_cast<void*>(tensor.const_data_ptr()));
-    exec::note_address_taken(tensor.storage().data(), size);
-  }
-  return texture;
+  return checked_texture(
+      *argument.texture, [&] { return name_of(argument, kernel, index); }, description, levels);
+}
+
+Texture as_texture(const msl::abi::TextureArgument& wanted, const std::string& name,
+                   std::string_view description, c10::ArrayRef<at::Tensor> levels) {
+  return checked_texture(wanted, [&] { return name; }, description, levels);
 }
 
 }  // namespace metalops

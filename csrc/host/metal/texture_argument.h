@@ -4,6 +4,7 @@
 #include <c10/util/ArrayRef.h>
 #include <msl/abi.h>
 
+#include <string>
 #include <string_view>
 
 #include <exec/exec.h>
@@ -20,6 +21,12 @@ bool skips_texture(const exec::Kernel& kernel, unsigned index);
 // writes a format that kernels cannot write, RuntimeError if the kernel has no such texture, a
 // level is not on mps, or its storage has become too small.
 msl::abi::Texture as_texture(const exec::Kernel& kernel, unsigned index,
+                             std::string_view description, c10::ArrayRef<at::Tensor> levels);
+
+// Returns the same for a texture that kernels find in memory, as one of this declaration. `name`:
+// of the argument, for errors.
+constexpr auto kAnyComponent = static_cast<msl::abi::TextureComponent>(3);
+msl::abi::Texture as_texture(const msl::abi::TextureArgument& wanted, const std::string& name,
                              std::string_view description, c10::ArrayRef<at::Tensor> levels);
 
 // Bind to a kernel between its startEncoding and dispatch.

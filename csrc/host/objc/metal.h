@@ -102,6 +102,10 @@ id checked_sampler(id sampler, id self, SEL method);
 void bind_texture(Encoder& encoder, const exec::Kernel& kernel, const msl::abi::Argument& argument,
                   unsigned index, id texture, id self, SEL method);
 uint64_t sampler_bits(id sampler);
+// Returns what a kernel reads that finds a texture of such a declaration in memory. Raises as
+// metalops::as_texture does; `name`: of the argument, for errors.
+uint64_t texture_handle(id texture, const msl::abi::TextureArgument& wanted,
+                        const std::string& name, id self, SEL method);
 
 // Makes a texture of which only the memory is missing; returns how many bytes it needs.
 UInteger new_texture_without_memory(id descriptor, id self, SEL method, Strong& texture);
@@ -173,6 +177,8 @@ id pipeline_of_function(id function, id* out);
 id pipeline_of_descriptor(id descriptor, id* out);
 id reflection_of(id pipeline);
 id new_argument_encoder(Function* self, SEL method, UInteger index);
+id argument_encoder_of_descriptors(id self, SEL method, id descriptors);
+size_t bytes_of_type(UInteger type, id self, SEL method);  // an MTLDataType: scalars and vectors
 id new_pipeline_state(c10::intrusive_ptr<Pipeline> pipeline);
 
 // ---- commands

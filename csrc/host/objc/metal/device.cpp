@@ -171,6 +171,7 @@ void define_the_device() {
                objc_autoreleasePoolPop(pool);
              });
            }},
+          {"newArgumentEncoderWithArguments:", argument_encoder_of_descriptors},
           {"newHeapWithDescriptor:",
            [](id self, SEL method, id descriptor) { return new_heap(descriptor, self, method); }},
           {"heapBufferSizeAndAlignWithLength:options:", heap_size_and_align},

@@ -59,6 +59,8 @@ constexpr std::array<ScalarType, 12> kScalarTypes{{{3, 4},
                                                    {85, 8},
                                                    {121, 2}}};
 
+}  // namespace
+
 size_t bytes_of_type(UInteger type, id self, SEL method) {
   for (const ScalarType& scalar : kScalarTypes) {
     if (type < scalar.first || type > scalar.first + 3) continue;
@@ -66,8 +68,10 @@ size_t bytes_of_type(UInteger type, id self, SEL method) {
     return scalar.bytes * (components == 3 ? 4 : components);
   }
   TORCH_CHECK_VALUE(false, written(self, method), ": the type ", type,
-                    " is no MTLDataType that a function constant can have");
+                    " is no MTLDataType of a scalar or vector");
 }
+
+namespace {
 
 void set_values(ConstantValues* self, SEL method, const char* values, UInteger type, Range range) {
   const size_t bytes = bytes_of_type(type, self, method);

@@ -132,8 +132,12 @@ id checked_sampler(id sampler, id self, SEL method) {
 void define_samplers() {
   define_sampler_descriptor();
   define<Sampler>(METALOPS_OBJC_SYMBOLS(MetalopsSamplerState), &class_NSObject,
-                  {{"device", get_device}, {"label", Accessors<&Sampler::label>::get}}, {},
-                  {"MTLSamplerState"});
+                  {
+                      {"device", get_device},
+                      {"label", Accessors<&Sampler::label>::get},
+                      {"gpuResourceID", [](Sampler* self, SEL) { return self->bits; }},
+                  },
+                  {}, {"MTLSamplerState"});
 }
 
 }  // namespace metalops::objc

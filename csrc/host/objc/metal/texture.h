@@ -31,6 +31,8 @@ struct Texture : objc_object {
   Strong parent;  // of a view
   UInteger parent_level = 0, parent_slice = 0;
   Strong label;
+  // The texture as kernels find it in memory, made when a program asks for it.
+  std::unique_ptr<const msl::abi::Texture> handle;
 
   ~Texture() {
     if (heap.get() != nullptr && !is_aliasable) release_of_heap(heap, heap_offset);

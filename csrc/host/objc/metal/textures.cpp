@@ -300,6 +300,10 @@ void define_texture() {
              for (const at::Tensor& level : self->levels) bytes += level.numel();
              return bytes;
            }},
+          {"gpuResourceID",
+           [](T* self, SEL method) {
+             return texture_handle(self, {self->layout.kind, kAnyComponent}, "", self, method);
+           }},
           {"newTextureViewWithPixelFormat:", view_with_format},
           {"newTextureViewWithPixelFormat:textureType:levels:slices:", view_of},
           {"replaceRegion:mipmapLevel:slice:withBytes:bytesPerRow:bytesPerImage:", replace_region},
@@ -378,19 +382,39 @@ id new_texture_of_buffer(id self, SEL method, id descriptor, UInteger offset, UI
   return objc_retain(made);
 }
 
+namespace {
+
+std::string_view description_of(const Texture& texture) {
+  const size_t size =
+      offsetof(msl::abi::Texture, levels) + texture.levels.size() * sizeof(TextureLevel);
+  return {reinterpret_cast<const char*>(&texture.layout), size};
+}
+
+bool writes_to(const msl::abi::TextureArgument& argument) {
+  using msl::abi::TextureAccess;
+  return argument.access == TextureAccess::kWrite || argument.access == TextureAccess::kReadWrite;
+}
+
+}  // namespace
+
 void bind_texture(Encoder& encoder, const exec::Kernel& kernel, const msl::abi::Argument& argument,
                   unsigned index, id texture, id self, SEL method) {
   auto* one = static_cast<Texture*>(texture);
-  using msl::abi::TextureAccess;
-  const TextureAccess access = argument.texture->access;
-  const bool writes = access == TextureAccess::kWrite || access == TextureAccess::kReadWrite;
-  TORCH_CHECK(!writes || one->described.usage & kShaderWrite, written(self, method),
-              ": Metal kernel '", kernel.name, "' writes to texture ", index, " ('", argument.name,
-              "'), which was made without MTLTextureUsageShaderWrite");
-  const size_t size =
-      offsetof(msl::abi::Texture, levels) + one->levels.size() * sizeof(TextureLevel);
-  const std::string_view description(reinterpret_cast<const char*>(&one->layout), size);
-  encoder.set_texture(index, as_texture(kernel, index, description, one->levels), one->levels);
+  TORCH_CHECK(!writes_to(*argument.texture) || one->described.usage & kShaderWrite,
+              written(self, method), ": Metal kernel '", kernel.name, "' writes to texture ", index,
+              " ('", argument.name, "'), which was made without MTLTextureUsageShaderWrite");
+  encoder.set_texture(index, as_texture(kernel, index, description_of(*one), one->levels),
+                      one->levels);
+}
+
+uint64_t texture_handle(id texture, const msl::abi::TextureArgument& wanted,
+                        const std::string& name, id self, SEL method) {
+  auto* one = static_cast<Texture*>(checked_texture(texture, self, method));
+  TORCH_CHECK(!writes_to(wanted) || one->described.usage & kShaderWrite, name,
+              " is written, but the texture was made without MTLTextureUsageShaderWrite");
+  msl::abi::Texture made = as_texture(wanted, name, description_of(*one), one->levels);
+  if (one->handle == nullptr) one->handle = std::make_unique<const msl::abi::Texture>(made);
+  return reinterpret_cast<uint64_t>(one->handle.get());
 }
 
 id checked_texture(id texture, id self, SEL method) {

@@ -78,6 +78,7 @@ class Kernel:
     max_threads: str | None = None
     host_name: str | None = None
     unsupported: str | None = None  # why it cannot run on this device
+    textures_in_memory: str | None = None  # why it cannot run on CUDA devices
     number: int = 0
 
 
@@ -321,7 +322,9 @@ class Program:
                 if parameter.kind == "unsupported":
                     kernel.unsupported = f"parameter {parameter.name or ''} ({parameter.attribute})"
                 elif parameter.kind == "buffer" and self._holds_textures(parameter):
-                    kernel.unsupported = f"parameter {parameter.name or ''} (textures in a buffer)"
+                    kernel.textures_in_memory = (
+                        f"parameter {parameter.name or ''} (textures in a buffer)"
+                    )
             if not kernel.unsupported:
                 self._number_parameters(kernel)
             self.kernels.append(kernel)

@@ -85,6 +85,9 @@ def read_program(
     if longer:
         program = Program(Source(lines.insert(longer, program.source.text)))
     program.left_out = left_out
+    if is_for_gpus:
+        for kernel in program.kernels:
+            kernel.unsupported = kernel.unsupported or kernel.textures_in_memory
     if only:
         missing = sorted(set(only) - {i.name for i in program.instances})
         if missing:

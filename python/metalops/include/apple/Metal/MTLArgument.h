@@ -43,6 +43,9 @@ typedef NS_ENUM(NSUInteger, MTLDataType) {
   MTLDataTypeBool2,
   MTLDataTypeBool3,
   MTLDataTypeBool4,
+  MTLDataTypeTexture = 58,
+  MTLDataTypeSampler = 59,
+  MTLDataTypePointer = 60,
   MTLDataTypeLong = 81,
   MTLDataTypeLong2,
   MTLDataTypeLong3,
@@ -56,4 +59,14 @@ typedef NS_ENUM(NSUInteger, MTLDataType) {
   MTLDataTypeBFloat3,
   MTLDataTypeBFloat4,
 };
+
+typedef NS_ENUM(NSUInteger, MTLBindingAccess) {
+  MTLBindingAccessReadOnly = 0,
+  MTLBindingAccessReadWrite = 1,
+  MTLBindingAccessWriteOnly = 2,
+  MTLArgumentAccessReadOnly = 0,
+  MTLArgumentAccessReadWrite = 1,
+  MTLArgumentAccessWriteOnly = 2,
+};
+typedef MTLBindingAccess MTLArgumentAccess;
 #endif

@@ -78,6 +78,8 @@ typedef MTLComputePipelineReflection* MTLAutoreleasedComputePipelineReflection;
 @property(readonly) MTLReadWriteTextureTier readWriteTextureSupport;
 @property(readonly) BOOL supports32BitFloatFiltering;
 - (BOOL)supportsFamily:(MTLGPUFamily)family;
+- (id<MTLArgumentEncoder>)newArgumentEncoderWithArguments:
+    (NSArray<MTLArgumentDescriptor*>*)arguments NS_RETURNS_RETAINED;
 - (id<MTLCommandQueue>)newCommandQueue NS_RETURNS_RETAINED;
 - (id<MTLCommandQueue>)newCommandQueueWithMaxCommandBufferCount:(NSUInteger)count
     NS_RETURNS_RETAINED;

@@ -57,5 +57,6 @@ typedef NS_ENUM(NSUInteger, MTLCompareFunction) {
 @protocol MTLSamplerState <NSObject>
 @property(readonly) id<MTLDevice> device;
 @property(readonly) NSString* label;
+@property(readonly) MTLResourceID gpuResourceID;
 @end
 #endif

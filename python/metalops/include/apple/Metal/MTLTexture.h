@@ -66,6 +66,7 @@ typedef NS_OPTIONS(NSUInteger, MTLTextureUsage) {
 @property(readonly) id<MTLBuffer> buffer;
 @property(readonly) NSUInteger bufferOffset;
 @property(readonly) NSUInteger bufferBytesPerRow;
+@property(readonly) MTLResourceID gpuResourceID;
 - (id<MTLTexture>)newTextureViewWithPixelFormat:(MTLPixelFormat)format NS_RETURNS_RETAINED;
 - (id<MTLTexture>)newTextureViewWithPixelFormat:(MTLPixelFormat)format
                                     textureType:(MTLTextureType)type

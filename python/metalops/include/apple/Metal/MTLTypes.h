@@ -47,6 +47,11 @@ typedef struct {
   uint32_t threadgroupsPerGrid[3];
 } MTLDispatchThreadgroupsIndirectArguments;
 
+// A texture or a sampler in a struct in memory.
+typedef struct {
+  uint64_t _impl;
+} MTLResourceID;
+
 @protocol MTLDevice
 , MTLLibrary, MTLFunction, MTLComputePipelineState, MTLResource, MTLBuffer, MTLTexture,
     MTLSamplerState, MTLHeap, MTLCommandQueue, MTLCommandBuffer, MTLCommandEncoder,
