@@ -35,6 +35,8 @@ struct ScatterParameters {
   int32_t is_sorted;  // 1: places are sorted, and the last item of a place is the one to copy
   // 1: adjacent threads have adjacent items, else adjacent elements of an item.
   int32_t items_first;
+  int32_t has_rows;    // 1: items are elements of the source that another tensor numbers
+  int32_t has_scales;  // 1: each item of a floating-point dtype has a factor
   int32_t unused;
 };
 

@@ -160,6 +160,10 @@ inline A combined(A a, A b, int32_t operation) {
                                       : extremum(a, b, operation == kScatterMaximum);
 }
 
+inline float scaled(float a, float scale) { return a * scale; }
+inline float2 scaled(float2 a, float scale) { return a * scale; }
+inline long scaled(long a, float) { return a; }
+
 inline float quotient_of(float sum, int64_t count) { return sum / static_cast<float>(count); }
 inline float2 quotient_of(float2 sum, int64_t count) { return sum / static_cast<float>(count); }
 inline long quotient_of(long sum, int64_t count) { return sum / count - (sum % count < 0 ? 1 : 0); }
@@ -179,15 +183,14 @@ inline void write_reduced(device T& self, A value, int64_t count, constant Scatt
 // kernel. partials: those of all spans for runs that begin before, then those of all for runs that
 // go on.
 template <typename T>
-kernel void scatter_spans(device T* self [[buffer(0)]],
-                          device typename Reduced<T>::Type* partials [[buffer(1)]],
-                          constant T* source [[buffer(2)]], device const long* places [[buffer(3)]],
-                          device const long* order [[buffer(4)]],
-                          constant ScatterParameters& p [[buffer(5)]],
-                          constant StridedLayout<1>& items [[buffer(6)]],
-                          constant StridedLayout<2>& columns [[buffer(7)]],
-                          uint2 position [[thread_position_in_grid]],
-                          uint2 grid [[threads_per_grid]]) {
+kernel void scatter_spans(
+    device T* self [[buffer(0)]], device typename Reduced<T>::Type* partials [[buffer(1)]],
+    constant T* source [[buffer(2)]], device const long* places [[buffer(3)]],
+    device const long* order [[buffer(4)]], constant ScatterParameters& p [[buffer(5)]],
+    constant StridedLayout<1>& items [[buffer(6)]],
+    constant StridedLayout<2>& columns [[buffer(7)]], device const long* rows [[buffer(8)]],
+    device const float* scales [[buffer(9)]], uint2 position [[thread_position_in_grid]],
+    uint2 grid [[threads_per_grid]]) {
   using A = typename Reduced<T>::Type;
   const int64_t index = thread_index(position, grid);
   if (index >= p.spans * columns.count) {
@@ -202,8 +205,10 @@ kernel void scatter_spans(device T* self [[buffer(0)]],
   int64_t begin = first;
   A value = A(0);
   for (int64_t i = first; i < end; ++i) {
-    const auto item = offsets_of(order[i], items);
-    const A next = static_cast<A>(element_at(source, item[0] + offsets[1]));
+    const int64_t number = order[i];
+    const auto item = offsets_of(p.has_rows != 0 ? rows[number] : number, items);
+    A next = static_cast<A>(element_at(source, item[0] + offsets[1]));
+    next = p.has_scales != 0 ? scaled(next, scales[number]) : next;
     value = i == begin ? next : combined(value, next, p.operation);
     const int64_t place = places[i];
     if (i + 1 < p.items && places[i + 1] == place) {

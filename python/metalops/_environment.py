@@ -178,6 +178,7 @@ FIXES = (
     "adaptive_max_pool",
     "copy",
     "cumulative",
+    "embedding_bag",
     "exponential",
     "indexing",
     "matmul",

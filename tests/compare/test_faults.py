@@ -128,6 +128,12 @@ def test_nothing_is_found_where_there_is_no_fault(model):
     assert differences(model) == []
 
 
+def _frequencies():
+    weight = torch.ones(4, 2, device="mps", requires_grad=True)
+    bags = torch.tensor([[1, 1]], device="mps")
+    nn.functional.embedding_bag(bags, weight, mode="sum", scale_grad_by_freq=True).sum().backward()
+
+
 # Calls of the other faults.
 ELSEWHERE = {
     "mm-empty": lambda: torch.mm(torch.ones(2, 0, device="mps"), torch.ones(0, 3, device="mps")),
@@ -135,16 +141,18 @@ ELSEWHERE = {
     "argsort-large": lambda: torch.arange(30.0, device="mps").view(3, 10).argsort(0),
     "bool-accumulate": lambda: torch.zeros(8, dtype=torch.bool, device="mps")[1:5].index_add_(0, torch.tensor([1], device="mps"), torch.ones(1, dtype=torch.bool, device="mps")),
     "copy-pageable": lambda: torch.empty(2**10, device="mps").copy_(torch.ones(2**10), non_blocking=True),
+    "embedding-bag-frequency": lambda: _frequencies(),
     "index-add-complex": lambda: torch.zeros(2, dtype=torch.complex64, device="mps").index_add_(0, torch.tensor([1], device="mps"), torch.full((1,), 1j, device="mps")),
     "sum-axis": lambda: torch.ones(2, 1, 3, 1, 2, device="mps").sum(0),
     "sum-saturates": lambda: torch.full((3,), 100, dtype=torch.uint8, device="mps").sum(0, dtype=torch.uint8),
     "unique-counts": lambda: torch.unique(torch.arange(9, device="mps") % 2, return_counts=True),
     "unique-large": lambda: torch.unique(2**24 + torch.arange(5, device="mps"), return_inverse=True),
 }  # fmt: skip
-# The process ends, the operator raises, or the CPU does for such arguments.
+# The process ends, the operator raises, or the CPU does for such arguments; or the CPU is wrong in float64, too.
 NOT_COMPARED = {
     "nanmedian-rank", "sort-rank", "topk-rank", "cumulative-rank", "grid-sample-empty", "index-fill-bounds",
-    "index-copy-bounds", "scatter-narrow",
+    "index-copy-bounds", "scatter-narrow", "embedding-bag-bounds",
+    "embedding-bag-last-offset",
 }  # fmt: skip
 
 

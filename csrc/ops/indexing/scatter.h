@@ -14,11 +14,15 @@ namespace metalops {
 // places: contiguous, offsets of the items in self, in bytes; a negative one is left out.
 // items: the first element of each item in the source, in the order of `places`.
 // columns and self_columns: the elements of the first item in the source, and in self.
+// rows and scales: contiguous, undefined by default. rows: int64, which of `items` each item is;
+// scales: float32, a factor of each item, of a floating-point dtype.
 struct ScatterItems {
   at::Tensor places;
   at::Tensor items;
   at::Tensor columns;
   at::Tensor self_columns;
+  at::Tensor rows = {};
+  at::Tensor scales = {};
   bool items_first = false;  // adjacent items, not adjacent elements of one, are adjacent in memory
 };
 

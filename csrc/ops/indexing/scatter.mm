@@ -30,6 +30,7 @@
 #include <algorithm>
 #include <optional>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 namespace metalops {
@@ -37,7 +38,7 @@ namespace {
 
 using at::Tensor;
 
-at::native::mps::MetalShaderLibrary& kernels() { return library("scatter"); }
+at::native::mps::MetalShaderLibrary& scatter_kernels() { return library("scatter"); }
 
 ScatterParameters parameters_of(const ScatterItems& to) {
   const auto items = to.places.numel();
@@ -48,6 +49,8 @@ ScatterParameters parameters_of(const ScatterItems& to) {
           .has_self = 1,
           .is_sorted = 0,
           .items_first = to.items_first ? 1 : 0,
+          .has_rows = to.rows.defined() ? 1 : 0,
+          .has_scales = to.scales.defined() ? 1 : 0,
           .unused = 0};
 }
 
@@ -82,7 +85,7 @@ void copy_items(const ScatterItems& to, bool is_ordered) {
   const auto order = is_ordered ? sorted(to.places) : SortedPlaces{to.places, to.places};
   const auto items = row_major_layout<1>({to.items});
   const auto columns = row_major_layout<2>({to.self_columns, to.columns});
-  launch_threads(kernels(),
+  launch_threads(scatter_kernels(),
                  KernelName("scatter_copy_") + metal_type_of_width(to.items.scalar_type()),
                  static_cast<uint64_t>(p.items * columns.count), to.self_columns, to.items,
                  order.places, order.order, p, items, columns);
@@ -101,10 +104,12 @@ void reduce_items(const char* name, const ScatterItems& to, const ScatterReducti
   const auto threads = static_cast<uint64_t>(p.spans * columns.count);
   const auto partials = at::empty({p.spans > 1 ? 2 * p.spans * columns.count : 1},
                                   to.items.options().dtype(reduced_type(type)));
-  launch_threads(kernels(), typed_kernel("scatter_spans_", type), threads, to.self_columns,
-                 partials, to.items, order.places, order.order, p, items, columns);
+  launch_threads(scatter_kernels(), typed_kernel("scatter_spans_", type), threads, to.self_columns,
+                 partials, to.items, order.places, order.order, p, items, columns,
+                 to.rows.defined() ? to.rows : order.order,
+                 to.scales.defined() ? to.scales : order.order);
   if (p.spans > 1) {
-    launch_threads(kernels(), typed_kernel("scatter_runs_", type), threads, to.self_columns,
+    launch_threads(scatter_kernels(), typed_kernel("scatter_runs_", type), threads, to.self_columns,
                    partials, order.places, p, columns);
   }
 }
@@ -145,7 +150,7 @@ ScatterPlacesParameters places_parameters(const Tensor& self, int64_t dim, bool 
 void write_places(const Tensor& places, const Tensor& index, const Tensor& self_items,
                   const ScatterPlacesParameters& p) {
   const auto layout = row_major_layout<2>({index, self_items});
-  launch_threads(kernels(), typed_kernel("scatter_places_", index),
+  launch_threads(scatter_kernels(), typed_kernel("scatter_places_", index),
                  static_cast<uint64_t>(layout.count), places, index, p, layout, kErrorBuffer);
 }
 
@@ -406,7 +411,7 @@ Tensor& gather_out(const Tensor& self, int64_t dim, const Tensor& index, bool sp
   const auto p = places_parameters(input, dim, /*wraps=*/false);
   const auto layout =
       row_major_layout<3>({at_least_1d(out), indices, input.as_strided(indices.sizes(), strides)});
-  launch_threads(kernels(),
+  launch_threads(scatter_kernels(),
                  KernelName("scatter_gather_") + metal_type_of_width(self.scalar_type()) + "_" +
                      metal_type(index.scalar_type()),
                  static_cast<uint64_t>(layout.count), out, self, index, p, layout, kErrorBuffer);

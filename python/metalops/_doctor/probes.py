@@ -237,6 +237,41 @@ def scatter_narrow() -> bool:
     return float(x.scatter_(1, index, 1.0).sum()) != 20
 
 
+def _bags(index: list[int], offsets: list[int], weight: Tensor, **options: bool) -> Tensor:
+    return F.embedding_bag(
+        torch.tensor(index, device="mps"),
+        weight,
+        torch.tensor(offsets, device="mps"),
+        mode="sum",
+        **options,
+    )
+
+
+@_probe("embedding-bag-last-offset")
+def embedding_bag_last_offset() -> bool:
+    weight = torch.arange(4.0, device="mps")[:, None]
+    return _bags([1, 2, 3], [0, 2], weight, include_last_offset=True).item() != 3
+
+
+@_probe("embedding-bag-frequency")
+def embedding_bag_frequency() -> bool:
+    weight = torch.ones(4, 3, device="mps", requires_grad=True)
+    result = _bags([1, 1], [0], weight, scale_grad_by_freq=True)
+    (grad,) = torch.autograd.grad(result.sum(), weight)
+    return not bool((grad[1] == 1).all())
+
+
+@_probe("embedding-bag-bounds")
+def embedding_bag_bounds() -> bool:
+    memory = torch.ones(6, 3, device="mps")
+    try:
+        _bags([5], [0], memory[:5])
+        torch.mps.synchronize()
+    except (IndexError, RuntimeError):
+        return False
+    return True
+
+
 @_probe("argsort-large")
 def argsort_large() -> bool:
     columns = 2**22 + 1 if not _is_software else 4097

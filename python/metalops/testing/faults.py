@@ -206,6 +206,23 @@ def _rank_of_indices(kernel: Kernel, limit: int, x, dim, index, value) -> Tensor
     return kernel(x, dim, index, value)
 
 
+def _to_the_end(kernel: Kernel, limit: int, weight, indices, offsets, *args) -> tuple[Tensor, ...]:
+    has_last_offset = len(args) > 4 and args[4]
+    if has_last_offset:
+        offsets = offsets.clone()
+        offsets[-1] = indices.numel()
+    return kernel(weight, indices, offsets, *args)
+
+
+def _one_row_more(kernel: Kernel, limit: int, weight, indices, *args) -> tuple[Tensor, ...]:
+    rows = torch.cat([weight, torch.zeros_like(weight[:1])])
+    return kernel(rows, indices, *args)
+
+
+def _without_frequency(kernel: Kernel, limit: int, *args) -> Tensor:
+    return kernel(*args[:7], False, *args[8:])
+
+
 def _unordered(kernel: Kernel, limit: int, x, *args, **kwargs) -> Any:
     values, indices = kernel(x, *args, **kwargs)
     if x.shape[-1] > limit:
@@ -331,6 +348,24 @@ FAULTS: dict[str, Fault] = {
         "several indices end the process where the last dimension has one element",
         ("scatter_.value",),
         _rank_of_indices,
+    ),
+    "embedding-bag-last-offset": Fault(
+        190060,
+        "the last bag has indices that lie behind its end",
+        ("_embedding_bag", "_embedding_bag_forward_only"),
+        _to_the_end,
+    ),
+    "embedding-bag-frequency": Fault(
+        190061,
+        "gradients are not divided by the frequency of their index",
+        ("_embedding_bag_backward",),
+        _without_frequency,
+    ),
+    "embedding-bag-bounds": Fault(
+        189971,
+        "the row behind the weight is read",
+        ("_embedding_bag", "_embedding_bag_forward_only"),
+        _one_row_more,
     ),
     "argsort-large": Fault(
         183885,
