@@ -37,7 +37,7 @@ def _expected(index, weight, offsets, mode, samples, last, padding):
         if not kept:
             rows.append(torch.zeros_like(weight[0]))
         elif mode == "max":
-            rows.append(bag.amax(0))
+            rows.append(bag.max(0).values)  # of equal ones the first has the gradient
         else:
             rows.append(bag.sum(0) / (len(kept) if mode == "mean" else 1))
     return torch.stack(rows)
