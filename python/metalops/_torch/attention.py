@@ -7,15 +7,10 @@ import functools
 
 import torch
 from torch.nn.attention import register_flash_attention_impl
-from torch.utils.flop_counter import (
-    flop_registry,
-    register_flop_formula,
-    sdpa_backward_flop_count,
-    sdpa_flop_count,
-)
 
 from .. import _C, _environment, _is_software
 from .internals import DispatchKey, call_with_key
+from .when_loaded import when_loaded
 
 _USES = {
     "metalops": _C.AttentionUse.ALWAYS,
@@ -73,7 +68,7 @@ def set_attention(choice: str) -> Attention:
 def install() -> None:
     set_attention(_environment.value("METALOPS_ATTENTION") or "auto")
     _keep_for_fake_tensors()
-    _count_operations()
+    when_loaded("torch.utils.flop_counter", _count_operations)
     register_flash_attention_impl("metalops", register_fn=lambda: set_attention("metalops"))
 
 
@@ -93,6 +88,13 @@ def _keep_for_fake_tensors() -> None:
 
 def _count_operations() -> None:
     """Registers FLOP formulas for the only fused attention of ATen that torch has none for."""
+    from torch.utils.flop_counter import (
+        flop_registry,
+        register_flop_formula,
+        sdpa_backward_flop_count,
+        sdpa_flop_count,
+    )
+
     forward = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
     backward = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward
 

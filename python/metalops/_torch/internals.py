@@ -147,6 +147,19 @@ FakeTensorMode = _find("torch._subclasses.fake_tensor", "FakeTensorMode")
 # register_fake_implementation(overload)(f): f(mode, overload, *arguments) returns the results for fake tensors, or
 # NotImplemented.
 register_fake_implementation = _find("torch._subclasses.fake_impls", "register_op_impl")
+_operators = _find("torch._library.simple_registry", "singleton")
+_find("torch._library.fake_impl", "FakeImplHolder.register")
+
+
+def register_fake(name: str, kernel: Callable, library: torch.library.Library) -> None:
+    """Registers the fake kernel of an operator ("namespace::name") as torch.library.register_fake does, but for its search
+    for the caller, which reads source files and takes long for all operators together."""
+    code = kernel.func.__code__ if isinstance(kernel, functools.partial) else kernel.__code__
+    source = f"{code.co_filename}:{code.co_firstlineno}"
+    handle = _operators.find(name).fake_impl.register(kernel, source, lib=library)
+    library._registration_handles.append(handle)
+
+
 is_fake = _find("torch._subclasses.fake_tensor", "is_fake")
 detect_fake_mode = _find("torch._guards", "detect_fake_mode")
 PromotionKind = _find("torch._prims_common", "ELEMENTWISE_TYPE_PROMOTION_KIND")

@@ -30,9 +30,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
 from .._torch.internals import detect_fake_mode
+from .._torch.when_loaded import when_loaded
 from ._cuda import attention as _attention_on_cuda
 from ._cuda.attention_call import LEAST_SOFTCAP, Call
 from ._cuda.plan import TooLarge
@@ -845,12 +845,21 @@ register(
 )
 
 
-@register_flop_formula(torch.ops.metalops.attention_forward, get_raw=True)
 def _flops_of_forward(*args, out_val=None, **kwargs) -> int:
     return _flops((1, 1), Call(*args))
 
 
-@register_flop_formula(torch.ops.metalops.attention_backward, get_raw=True)
 def _flops_of_backward(*args, out_val=None, **kwargs) -> int:
     # Recomputed scores, dq and dk; the gradient of the weights and dv.
     return _flops((3, 2), Call(*args[2:5], *args[7:-1]))
+
+
+def _count_operations() -> None:
+    from torch.utils.flop_counter import register_flop_formula
+
+    operators = torch.ops.metalops
+    register_flop_formula(operators.attention_forward, get_raw=True)(_flops_of_forward)
+    register_flop_formula(operators.attention_backward, get_raw=True)(_flops_of_backward)
+
+
+when_loaded("torch.utils.flop_counter", _count_operations)

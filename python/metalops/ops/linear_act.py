@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .. import _problem
+from .._torch.internals import register_fake
 from ._define import elsewhere, fake
 from ._define.call import through_torch_ops
 from .activation import (
@@ -291,7 +292,7 @@ def _register() -> None:
         ("linear_act_with_input", _fake_with_input),
         ("linear_act_backward", _fake_backward),
     ):
-        torch.library.register_fake(f"metalops::{name}", fake_kernel, lib=library)
+        register_fake(f"metalops::{name}", fake_kernel, library)
     for name, rule in (
         ("linear_act", _vmap),
         ("linear_act_with_input", _vmap_with_input),

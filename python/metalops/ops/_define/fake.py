@@ -23,6 +23,7 @@ from ..._torch.internals import (
     has_kernel_for_key,
     is_cpu_scalar_tensor,
     maybe_resize_out,
+    register_fake,
 )
 
 
@@ -112,7 +113,7 @@ def _register(name: str, kernel: Callable) -> None:
     """Registers a kernel, unless the operator has one: kernels that an author wrote take precedence over generated
     ones."""
     if not has_kernel_for_key(name, "Meta"):
-        torch.library.register_fake(name, kernel, lib=fragment(name.partition("::")[0]))
+        register_fake(name, kernel, fragment(name.partition("::")[0]))
 
 
 def register(name: str, result: Callable[..., Tensor], *, inplace: bool, results: int = 1) -> None:

@@ -19,6 +19,7 @@ from ..._torch.internals import (
     excluded_keys,
     forward_mode,
     keys_after_autograd,
+    register_fake,
     schema,
 )
 from . import fake
@@ -62,7 +63,7 @@ def register(*operators: Operator) -> None:
         )
         library.impl(base, cpu, "CPU")
         library.impl(base, cuda, "CUDA")
-        torch.library.register_fake(name, fake_kernel, lib=library)
+        register_fake(name, fake_kernel, library)
         if not operator.schema.endswith("-> ()"):
             library.impl(
                 base, partial(_differentiable, overload, operator), "Autograd", with_keyset=True
