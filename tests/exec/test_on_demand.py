@@ -205,14 +205,20 @@ def test_ctrl_c_ends_waiting_and_the_kernel_can_be_asked_for_again(held_back, co
 
 def test_what_somebody_waits_for_comes_first(held_back, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    order = []
+    order, has_begun = [], threading.Event()
     compile_part = left_out._compile
-    monkeypatch.setattr(
-        left_out, "_compile", lambda part: (compile_part(part), order.append(part.kernels[0]))[0]
-    )
+
+    def compile_noted(part):
+        has_begun.set()
+        path = compile_part(part)
+        order.append(part.kernels[0])
+        return path
+
+    monkeypatch.setattr(left_out, "_compile", compile_noted)
     library = opened()
     for name in ("add_shift", "add_int", "sum_float", "sum_int"):
         left_out.begin_left_out(library.source, 400, [name])
+        assert has_begun.wait(60)  # with the first one
     timer = threading.Timer(0.1, held_back.set)
     timer.start()
     left_out.compile_left_out(library.source, 400, ["sum_int"])
