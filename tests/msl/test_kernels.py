@@ -323,7 +323,7 @@ def test_kernels_with_multisampled_textures_are_left_out(program):
     assert list(p.table()) == ["k"]
 
 
-def test_kernels_with_textures_in_buffers_are_left_out(program):
+def test_kernels_with_textures_in_buffers_are_kernels(program):
     p = program("""
         struct Image { uint width; texture2d<float> pixels; };
         struct Images { Image images[2]; sampler s; };
@@ -334,7 +334,7 @@ def test_kernels_with_textures_in_buffers_are_left_out(program):
         kernel void d(constant Plain& p [[buffer(0)]], device float* out [[buffer(1)]]) { out[0] = p.width; }
         kernel void e(constant Plain* texture2d, device float* out) { out[0] = texture2d->width; }
     """)
-    assert list(p.table()) == ["d", "e"]
+    assert list(p.table()) == ["a", "b", "c", "d", "e"]
 
 
 def test_only_the_kernels_asked_for():

@@ -553,7 +553,7 @@ class Overloads:
         count = self.lookup.arguments(call.child_by_field_name("arguments"))
         functions = self.lookup.taking(named, count)
         if not functions:
-            self._keep_declared(node, named or self._members_beside(node, name))
+            self._keep_declared(node, named or self._declared_beside(node, name))
             return  # another function of that name, of the library for example
         arguments = arguments_of(call)
         if arguments is None:
@@ -584,11 +584,12 @@ class Overloads:
         if node.parent.type == "template_function" and suffixes and all(suffixes):
             self._insert(node.end_byte, suffixes[0])
 
-    def _members_beside(self, node, name: str) -> list[Function]:
-        """Returns the functions of a name in the class whose member a name stands in, with any number of parameters."""
+    def _declared_beside(self, node, name: str) -> list[Function]:
+        """Returns the functions of a name, with any number of parameters, that are members of the class whose member a name
+        stands in, or of no class for a name in a template of none."""
         around = self.calls.function_around(node)
         owner = None if around is None else self.lookup.owner(around)
-        if owner is None:
+        if owner is None and (around is None or not around.template_headers):
             return []
         return [f for f in self.families[name] if self.lookup.owner(f) == owner]
 
