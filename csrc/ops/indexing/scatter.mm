@@ -194,11 +194,24 @@ void check_copied(const char* name, at::ScalarType type) {
   check_dtype(type != at::kComplexHalf && !at::isBarebonesUnsignedType(type), name, type);
 }
 
+// reduction: none to copy, in the order of the items if is_ordered.
+void write_items(const char* name, const ScatterItems& to,
+                 const std::optional<ScatterReduction>& reduction, bool is_ordered) {
+  if (reduction) {
+    reduce_items(name, to, *reduction);
+  } else {
+    check_copied(name, to.items.scalar_type());
+    copy_items(to, is_ordered);
+  }
+}
+
 bool must_be_ordered() { return at::globalContext().deterministicAlgorithms(); }
 
-// Copies rows, or adds them to those of self: index has one element for each along the dimension.
+// Copies rows, or reduces them with those of self: index has one element for each along the
+// dimension.
 void write_rows(const char* name, const Tensor& self, int64_t dim, const Tensor& index,
-                const Tensor& source, bool wraps, bool adds, bool is_ordered) {
+                const Tensor& source, bool wraps, const std::optional<ScatterReduction>& reduction,
+                bool is_ordered) {
   if (index.numel() == 0 || source.numel() == 0) {
     return;
   }
@@ -207,12 +220,7 @@ void write_rows(const char* name, const Tensor& self, int64_t dim, const Tensor&
   sizes[dim] = index.numel();
   const auto to =
       items_along(at_least_1d(self), dim, index.reshape(sizes).expand(rows.sizes()), rows, wraps);
-  if (adds) {
-    reduce_items(name, to, {});
-  } else {
-    check_copied(name, self.scalar_type());
-    copy_items(to, is_ordered);
-  }
+  write_items(name, to, reduction, is_ordered);
 }
 
 // ---- index_fill_ --------------------------------------------------------------------------------
@@ -238,7 +246,7 @@ Tensor& index_fill_by_tensor(Tensor& self, int64_t dim, const Tensor& index, con
   auto sizes = at_least_1d(self).sizes().vec();
   sizes[dim] = index.numel();
   const auto filler = value.to(self.device(), self.scalar_type());
-  write_rows(kName, self, dim, index, filler.expand(sizes), /*wraps=*/true, /*adds=*/false,
+  write_rows(kName, self, dim, index, filler.expand(sizes), /*wraps=*/true, /*reduction=*/{},
              /*is_ordered=*/false);
   return self;
 }
@@ -268,7 +276,7 @@ Tensor& index_copy_out(const Tensor& self, int64_t dim, const Tensor& index, con
   call.meta(self, dim, index, source);
   begin_with(self, out);
   write_rows("index_copy", out, at::maybe_wrap_dim(dim, self.dim()), index, source, /*wraps=*/false,
-             /*adds=*/false, /*is_ordered=*/true);
+             /*reduction=*/{}, /*is_ordered=*/true);
   return out;
 }
 
@@ -282,7 +290,7 @@ Tensor& index_add_out(const Tensor& self, int64_t dim, const Tensor& index, cons
   begin_with(self, out);
   const bool is_one = alpha.isIntegral(/*includeBool=*/true) && alpha.toLong() == 1;
   write_rows("index_add", out, at::maybe_wrap_dim(dim, self.dim()), index,
-             is_one ? source : source.mul(alpha), /*wraps=*/false, /*adds=*/true,
+             is_one ? source : source.mul(alpha), /*wraps=*/false, ScatterReduction{},
              /*is_ordered=*/true);
   return out;
 }
@@ -305,7 +313,6 @@ ScatterReduction reduction_of(std::string_view reduce, bool has_new_names, bool 
   }
 }
 
-// reduction: none to copy.
 void scatter_into(const char* name, const Tensor& out, int64_t dim, const Tensor& index,
                   const Tensor& source, const std::optional<ScatterReduction>& reduction) {
   if (index.numel() == 0) {
@@ -314,12 +321,7 @@ void scatter_into(const char* name, const Tensor& out, int64_t dim, const Tensor
   dim = at::maybe_wrap_dim(dim, out.dim());
   const auto to = items_along(at_least_1d(out), dim, at_least_1d(index), at_least_1d(source),
                               /*wraps=*/false);
-  if (reduction) {
-    reduce_items(name, to, *reduction);
-  } else {
-    check_copied(name, out.scalar_type());
-    copy_items(to, must_be_ordered());
-  }
+  write_items(name, to, reduction, must_be_ordered());
 }
 
 Tensor filled(const Tensor& self, const Tensor& index, const at::Scalar& value) {
@@ -533,14 +535,12 @@ Tensor& index_put_(Tensor& self, const OptionalTensors& indices, const Tensor& v
   const auto source = values.dim() == 0 ? values.to(self.device()) : values;
   check_same_device("index_put_", {{self, "self"}, {source, "values"}});
   at::assert_no_overlap(self, source);
+  bool is_indexed = false;
   for (const std::optional<Tensor>& index : indices) {
     if (index && index->defined()) {
       at::assert_no_overlap(self, *index);
+      is_indexed = true;
     }
-  }
-  bool is_indexed = false;
-  for (const std::optional<Tensor>& index : indices) {
-    is_indexed = is_indexed || (index && index->defined());
   }
   if (!is_indexed) {
     return accumulate ? self.add_(source) : self.copy_(source.expand_as(self));
@@ -549,12 +549,8 @@ Tensor& index_put_(Tensor& self, const OptionalTensors& indices, const Tensor& v
   if (!to.places.defined()) {
     return self;
   }
-  if (accumulate) {
-    reduce_items("index_put_", to, {});
-  } else {
-    check_copied("index_put_", self.scalar_type());
-    copy_items(to, must_be_ordered());
-  }
+  write_items("index_put_", to, accumulate ? std::optional(ScatterReduction{}) : std::nullopt,
+              must_be_ordered());
   return self;
 }
 
