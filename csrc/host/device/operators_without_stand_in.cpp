@@ -4,6 +4,8 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/ConvUtils.h>
+#include <ATen/ops/_mps_convolution.h>
+#include <ATen/ops/_mps_convolution_transpose.h>
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
@@ -12,9 +14,12 @@
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linear_native.h>
+#include <ATen/ops/mps_convolution_backward.h>
+#include <ATen/ops/mps_convolution_transpose_backward.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/pow.h>
+#include <ATen/ops/sum.h>
 #include <ATen/ops/zeros_like.h>
 #include <device/aliases.h>
 #include <device/recorder.h>
@@ -92,32 +97,126 @@ optional<Tensor> like_on_meta(const optional<Tensor>& tensor) {
   return tensor && tensor->defined() ? optional<Tensor>(like_on_meta(*tensor)) : std::nullopt;
 }
 
+// One of the four operators that a Mac's convolutions end in: at::convolution on the CPU, of as
+// many dimensions as its input.
+struct Convolution {
+  std::vector<int64_t> stride, padding, dilation, output_padding;
+  bool transposed;
+  int64_t groups;
+
+  Tensor result(const char* name, const Tensor& input, const Tensor& weight,
+                const optional<Tensor>& bias) const {
+    const c10::MemoryFormat format = format_of_convolution(input, weight);
+    CpuComposition call(name, {input, weight});
+    const auto compute = [=, *this, x = call.to_cpu(input), w = call.to_cpu(weight),
+                          b = call.to_cpu(bias)] {
+      return std::vector{
+          at::convolution(x, w, b, stride, padding, dilation, transposed, output_padding, groups)
+              .contiguous(format)};
+    };
+    return call.run(compute, [&] {
+      const auto sizes = transposed
+                             ? at::native::conv_input_size(input.sizes(), weight.sizes(), padding,
+                                                           output_padding, stride, dilation, groups)
+                             : at::native::conv_output_size(input.sizes(), weight.sizes(), padding,
+                                                            stride, dilation);
+      return std::vector{at::empty(sizes, input.options().device(at::kMeta), format)};
+    })[0];
+  }
+
+  // The gradients of the input and of the weight.
+  std::tuple<Tensor, Tensor> gradients(const char* name, const Tensor& grad, const Tensor& input,
+                                       const Tensor& weight, bool of_input, bool of_weight) const {
+    const c10::MemoryFormat format = format_of_convolution(input, weight);
+    CpuComposition call(name, {input, grad, weight});
+    const auto compute = [=, *this, g = call.to_cpu(grad), x = call.to_cpu(input),
+                          w = call.to_cpu(weight)] {
+      auto [grad_input, grad_weight, none] =
+          at::convolution_backward(g, x, w, std::nullopt, stride, padding, dilation, transposed,
+                                   output_padding, groups, {of_input, of_weight, false});
+      if (grad_input.defined()) grad_input = grad_input.contiguous(format);
+      if (grad_weight.defined()) grad_weight = grad_weight.contiguous(format);
+      return std::vector{grad_input, grad_weight};
+    };
+    const auto results = call.run(compute, [&] {
+      const at::TensorOptions meta = input.options().device(at::kMeta);
+      std::vector<Tensor> metas(2);
+      if (of_input) metas[0] = at::empty(input.sizes(), meta, format);
+      if (of_weight) metas[1] = at::empty(weight.sizes(), meta, format);
+      return metas;
+    });
+    return {results[0], results[1]};
+  }
+};
+
+Convolution forward_of(IntArrayRef padding, IntArrayRef stride, IntArrayRef dilation,
+                       int64_t groups) {
+  return {stride.vec(), padding.vec(), dilation.vec(), std::vector<int64_t>(stride.size()),
+          false,        groups};
+}
+
+Convolution transposed_of(IntArrayRef padding, IntArrayRef output_padding, IntArrayRef stride,
+                          IntArrayRef dilation, int64_t groups) {
+  return {stride.vec(), padding.vec(), dilation.vec(), output_padding.vec(), true, groups};
+}
+
+Tensor mps_convolution(const Tensor& input, const Tensor& weight, const optional<Tensor>& bias,
+                       IntArrayRef padding, IntArrayRef stride, IntArrayRef dilation,
+                       int64_t groups) {
+  return forward_of(padding, stride, dilation, groups)
+      .result("aten::_mps_convolution", input, weight, bias);
+}
+
+Tensor mps_convolution_transpose(const Tensor& self, const Tensor& weight, IntArrayRef padding,
+                                 IntArrayRef output_padding, IntArrayRef stride,
+                                 IntArrayRef dilation, int64_t groups) {
+  return transposed_of(padding, output_padding, stride, dilation, groups)
+      .result("aten::_mps_convolution_transpose", self, weight, std::nullopt);
+}
+
+std::tuple<Tensor, Tensor, Tensor> mps_convolution_backward(const Tensor& self, const Tensor& grad,
+                                                            const Tensor& weight,
+                                                            IntArrayRef padding, IntArrayRef stride,
+                                                            IntArrayRef dilation, int64_t groups,
+                                                            std::array<bool, 3> mask) {
+  const auto [grad_input, grad_weight] =
+      forward_of(padding, stride, dilation, groups)
+          .gradients("aten::mps_convolution_backward", grad, self, weight, mask[0], mask[1]);
+  return {grad_input, grad_weight, Tensor()};
+}
+
+std::tuple<Tensor, Tensor> mps_convolution_transpose_backward(
+    const Tensor& self, const Tensor& grad, const Tensor& weight, IntArrayRef padding,
+    IntArrayRef output_padding, IntArrayRef stride, IntArrayRef dilation, int64_t groups,
+    std::array<bool, 2> mask) {
+  return transposed_of(padding, output_padding, stride, dilation, groups)
+      .gradients("aten::mps_convolution_transpose_backward", grad, self, weight, mask[0], mask[1]);
+}
+
+// torch's Linux build knows no backend for mps, and calls this operator where its build for Macs
+// calls those above.
 Tensor convolution(const Tensor& input, const Tensor& weight, const optional<Tensor>& bias,
                    IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
                    IntArrayRef output_padding, int64_t groups) {
   check_same_type(input, weight, "weight");
-  if (bias && bias->defined()) check_same_type(input, *bias, "bias");
+  const bool has_bias = bias && bias->defined();
+  if (has_bias) check_same_type(input, *bias, "bias");
   TORCH_CHECK(input.is_floating_point() || input.is_complex(),
               "Convolution is supported only for Floating types");
   TORCH_CHECK(!transposed || input.dim() != 5 || !at::isReducedFloatingType(input.scalar_type()),
               "ConvTranspose 3D with BF16 or FP16 types is not supported on MPS");
-  const c10::MemoryFormat format = format_of_convolution(input, weight);
-  CpuComposition call("aten::convolution_overrideable", {input, weight, bias});
-  const auto compute = [=, x = call.to_cpu(input), w = call.to_cpu(weight), b = call.to_cpu(bias),
-                        stride = stride.vec(), padding = padding.vec(), dilation = dilation.vec(),
-                        output_padding = output_padding.vec()] {
-    return std::vector{
-        at::convolution(x, w, b, stride, padding, dilation, transposed, output_padding, groups)
-            .contiguous(format)};
-  };
-  return call.run(compute, [&] {
-    const auto sizes = transposed
-                           ? at::native::conv_input_size(input.sizes(), weight.sizes(), padding,
-                                                         output_padding, stride, dilation, groups)
-                           : at::native::conv_output_size(input.sizes(), weight.sizes(), padding,
-                                                          stride, dilation);
-    return std::vector{at::empty(sizes, input.options().device(at::kMeta), format)};
-  })[0];
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  if (!transposed) {
+    return at::_mps_convolution(input, weight, bias, padding, stride, dilation, groups);
+  }
+  Tensor result = at::_mps_convolution_transpose(input, weight, padding, output_padding, stride,
+                                                 dilation, groups);
+  if (has_bias) {
+    std::vector<int64_t> of_channels(input.dim(), 1);
+    of_channels[1] = -1;
+    result.add_(bias->view(of_channels));
+  }
+  return result;
 }
 
 std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, const Tensor& input,
@@ -126,28 +225,22 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, cons
                                                         bool transposed, IntArrayRef output_padding,
                                                         int64_t groups,
                                                         std::array<bool, 3> output_mask) {
-  const c10::MemoryFormat format = format_of_convolution(input, weight);
-  const std::vector<int64_t> bias_sizes{transposed ? weight.size(1) * groups : weight.size(0)};
-  CpuComposition call("aten::convolution_backward_overrideable", {grad, input, weight});
-  const auto compute = [=, g = call.to_cpu(grad), x = call.to_cpu(input), w = call.to_cpu(weight),
-                        stride = stride.vec(), padding = padding.vec(), dilation = dilation.vec(),
-                        output_padding = output_padding.vec()] {
-    auto [grad_input, grad_weight, grad_bias] =
-        at::convolution_backward(g, x, w, at::OptionalIntArrayRef(bias_sizes), stride, padding,
-                                 dilation, transposed, output_padding, groups, output_mask);
-    if (grad_input.defined()) grad_input = grad_input.contiguous(format);
-    if (grad_weight.defined()) grad_weight = grad_weight.contiguous(format);
-    return std::vector{grad_input, grad_weight, grad_bias};
-  };
-  const auto results = call.run(compute, [&] {
-    const at::TensorOptions meta = input.options().device(at::kMeta);
-    std::vector<Tensor> metas(3);
-    if (output_mask[0]) metas[0] = at::empty(input.sizes(), meta, format);
-    if (output_mask[1]) metas[1] = at::empty(weight.sizes(), meta, format);
-    if (output_mask[2]) metas[2] = at::empty(bias_sizes, meta);
-    return metas;
-  });
-  return {results[0], results[1], results[2]};
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  Tensor grad_input, grad_weight, grad_bias;
+  if (transposed) {
+    std::tie(grad_input, grad_weight) =
+        at::mps_convolution_transpose_backward(input, grad, weight, padding, output_padding, stride,
+                                               dilation, groups, {output_mask[0], output_mask[1]});
+  } else {
+    std::tie(grad_input, grad_weight, grad_bias) = at::mps_convolution_backward(
+        input, grad, weight, padding, stride, dilation, groups, output_mask);
+  }
+  if (output_mask[2]) {
+    std::vector<int64_t> dims{0};
+    for (int64_t d = 2; d < grad.dim(); ++d) dims.push_back(d);
+    grad_bias = grad.sum(dims);
+  }
+  return {grad_input, grad_weight, grad_bias};
 }
 
 std::tuple<Tensor, Tensor> attention_math(const Tensor& query, const Tensor& key,
@@ -266,6 +359,10 @@ Tensor linear(const Tensor& input, const Tensor& weight, const optional<Tensor>&
 }
 
 TORCH_LIBRARY_IMPL(aten, MPS, m) {
+  m.impl("_mps_convolution", with_sym_ints<mps_convolution>);
+  m.impl("_mps_convolution_transpose", with_sym_ints<mps_convolution_transpose>);
+  m.impl("mps_convolution_backward", with_sym_ints<mps_convolution_backward>);
+  m.impl("mps_convolution_transpose_backward", with_sym_ints<mps_convolution_transpose_backward>);
   m.impl("convolution_overrideable", with_sym_ints<convolution>);
   m.impl("convolution_backward_overrideable", with_sym_ints<convolution_backward>);
   m.impl("_scaled_dot_product_attention_math_for_mps", attention_math);
