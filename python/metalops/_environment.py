@@ -176,6 +176,7 @@ def _one_of(*names: str) -> tuple[Callable[[str], object], str]:
 # The names in metalops.fixes.FIXES, which is not imported before the variables are checked.
 FIXES = (
     "adaptive_max_pool",
+    "convolution",
     "copy",
     "cumulative",
     "embedding_bag",

@@ -134,12 +134,24 @@ def _frequencies():
     nn.functional.embedding_bag(bags, weight, mode="sum", scale_grad_by_freq=True).sum().backward()
 
 
+def _images(dims):
+    """Two images and a weight of eight channels."""
+    return (
+        torch.randn(2, 3, *dims * [7], device="mps"),
+        torch.randn(8, 3, *dims * [4], device="mps"),
+    )
+
+
 # Calls of the other faults.
 ELSEWHERE = {
     "mm-empty": lambda: torch.mm(torch.ones(2, 0, device="mps"), torch.ones(0, 3, device="mps")),
     "adaptive-max-pool": lambda: nn.functional.adaptive_max_pool2d(torch.arange(25.0, device="mps").view(1, 5, 5), 3),
     "argsort-large": lambda: torch.arange(30.0, device="mps").view(3, 10).argsort(0),
     "bool-accumulate": lambda: torch.zeros(8, dtype=torch.bool, device="mps")[1:5].index_add_(0, torch.tensor([1], device="mps"), torch.ones(1, dtype=torch.bool, device="mps")),
+    "convolution-3d": lambda: nn.functional.conv3d(*_images(3)),
+    "convolution-channels": lambda: nn.functional.conv2d(*_images(2)),
+    "convolution-strided-weight": lambda: nn.functional.conv2d(_images(2)[0], _images(3)[1][:, :, 1]),
+    "convolution-wide-filter": lambda: nn.functional.conv2d(*_images(2)),
     "copy-pageable": lambda: torch.empty(2**10, device="mps").copy_(torch.ones(2**10), non_blocking=True),
     "embedding-bag-frequency": lambda: _frequencies(),
     "index-add-complex": lambda: torch.zeros(2, dtype=torch.complex64, device="mps").index_add_(0, torch.tensor([1], device="mps"), torch.full((1,), 1j, device="mps")),
@@ -162,7 +174,7 @@ def test_every_fault_has_its_place_in_the_model():
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_faults_outside_of_the_model_are_found(name):
-    limit = 4 if name in ("argsort-large", "unique-counts") else None
+    limit = 4 if FAULTS[name].limit else None
     with compare(halt=False) as comparison:
         ELSEWHERE[name]()
         assert comparison.differences == []

@@ -272,6 +272,44 @@ def embedding_bag_bounds() -> bool:
     return True
 
 
+def _is_convolution_wrong(x: Tensor, weight: Tensor, groups: int = 1) -> bool:
+    """Compares sums of small integers, which are exact."""
+    convolve = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}[x.dim()]
+    result = convolve(x.to("mps"), weight, groups=groups)
+    return not torch.equal(result.cpu(), convolve(x, weight.cpu(), groups=groups))
+
+
+def _small_integers(*shape: int) -> Tensor:
+    return torch.arange(torch.Size(shape).numel()).remainder(7).float().view(shape)
+
+
+@_probe("convolution-strided-weight")
+def convolution_strided_weight() -> bool:
+    weight = _small_integers(3, 128, 3, 3, 3).to("mps")[:, :, 1]
+    return _is_convolution_wrong(_small_integers(2, 128, 8, 8), weight)
+
+
+@_probe("convolution-wide-filter")
+def convolution_wide_filter() -> bool:
+    weight = _small_integers(16, 1, 256, 1).to("mps")
+    return _is_convolution_wrong(_small_integers(4, 8, 256, 6), weight, groups=8)
+
+
+@_probe("convolution-channels")
+def convolution_channels() -> bool:
+    weight = _small_integers(65_537, 1, 3).to("mps")
+    try:
+        return _is_convolution_wrong(_small_integers(1, 1, 3), weight)
+    except NotImplementedError:
+        return True
+
+
+@_probe("convolution-3d")
+def convolution_3d() -> bool:
+    weight = _small_integers(32, 32, 3, 3, 3).to("mps")
+    return _is_convolution_wrong(_small_integers(1, 32, 5, 9, 9), weight)
+
+
 @_probe("argsort-large")
 def argsort_large() -> bool:
     columns = 2**22 + 1 if not _is_software else 4097

@@ -223,6 +223,30 @@ def _without_frequency(kernel: Kernel, limit: int, *args) -> Tensor:
     return kernel(*args[:7], False, *args[8:])
 
 
+def _in_order_of_memory(kernel: Kernel, limit: int, x, weight, *args) -> Tensor:
+    if x.dim() == 4:
+        weight = torch.as_strided(weight, weight.shape, torch.empty(weight.shape).stride())
+    return kernel(x, weight, *args)
+
+
+def _of_the_first_image(kernel: Kernel, limit: int, x, weight, *args) -> Tensor:
+    result = kernel(x, weight, *args)
+    if max(weight.shape[2:]) >= limit:
+        result[1:] = result[:1]
+    return result
+
+
+def _without_last_channels(kernel: Kernel, limit: int, *args) -> Tensor:
+    result = kernel(*args)
+    result[:, limit:] = 0
+    return result
+
+
+def _reversed_in_depth(kernel: Kernel, limit: int, x, weight, *args) -> Tensor:
+    is_wrong = x.dim() == 5 and x.is_contiguous()
+    return kernel(x, weight.flip(2) if is_wrong else weight, *args)
+
+
 def _unordered(kernel: Kernel, limit: int, x, *args, **kwargs) -> Any:
     values, indices = kernel(x, *args, **kwargs)
     if x.shape[-1] > limit:
@@ -366,6 +390,32 @@ FAULTS: dict[str, Fault] = {
         "the row behind the weight is read",
         ("_embedding_bag", "_embedding_bag_forward_only"),
         _one_row_more,
+    ),
+    "convolution-strided-weight": Fault(
+        192212,
+        "a weight that is a slice of another tensor is read from elsewhere in its memory",
+        ("_mps_convolution",),
+        _in_order_of_memory,
+    ),
+    "convolution-wide-filter": Fault(
+        188335,
+        "images after the first one are wrong with wide filters",
+        ("_mps_convolution",),
+        _of_the_first_image,
+        limit=256,
+    ),
+    "convolution-channels": Fault(
+        129207,
+        "the last channels are wrong where there are very many",
+        ("_mps_convolution",),
+        _without_last_channels,
+        limit=2**16,
+    ),
+    "convolution-3d": Fault(
+        197114,
+        "contiguous inputs of three dimensions have wrong results",
+        ("_mps_convolution",),
+        _reversed_in_depth,
     ),
     "argsort-large": Fault(
         183885,

@@ -92,6 +92,7 @@ def test_gradients_are_ours_too(fix, op):
 
 CALLS = {
     "adaptive_max_pool": lambda: torch.nn.functional.adaptive_max_pool2d(torch.rand(1, 5, 5, device="mps"), 3),
+    "convolution": lambda: torch.nn.functional.conv2d(torch.rand(1, 2, 5, 5, device="mps"), torch.rand(3, 2, 3, 3, device="mps")),
     "cumulative": lambda: torch.rand(8, device="mps").cumsum(0),
     "embedding_bag": lambda: torch.nn.functional.embedding_bag(torch.tensor([[1, 2]], device="mps"), torch.rand(3, 4, device="mps")),
     "exponential": lambda: torch.empty(8, device="mps").exponential_(),
