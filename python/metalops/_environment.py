@@ -181,6 +181,7 @@ FIXES = (
     "cumulative",
     "embedding_bag",
     "exponential",
+    "histogram",
     "indexing",
     "matmul",
     "median",

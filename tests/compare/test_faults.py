@@ -154,6 +154,7 @@ ELSEWHERE = {
     "convolution-wide-filter": lambda: nn.functional.conv2d(*_images(2)),
     "copy-pageable": lambda: torch.empty(2**10, device="mps").copy_(torch.ones(2**10), non_blocking=True),
     "embedding-bag-frequency": lambda: _frequencies(),
+    "histogram-range": lambda: torch.histc(torch.tensor([0.5, 1.0000001], device="mps"), 4, 0, 1),
     "index-add-complex": lambda: torch.zeros(2, dtype=torch.complex64, device="mps").index_add_(0, torch.tensor([1], device="mps"), torch.full((1,), 1j, device="mps")),
     "sum-axis": lambda: torch.ones(2, 1, 3, 1, 2, device="mps").sum(0),
     "sum-saturates": lambda: torch.full((3,), 100, dtype=torch.uint8, device="mps").sum(0, dtype=torch.uint8),
@@ -164,7 +165,7 @@ ELSEWHERE = {
 NOT_COMPARED = {
     "nanmedian-rank", "sort-rank", "topk-rank", "cumulative-rank", "grid-sample-empty", "index-fill-bounds",
     "index-copy-bounds", "scatter-narrow", "embedding-bag-bounds",
-    "embedding-bag-last-offset",
+    "embedding-bag-last-offset", "histogram-bins", "histc-integers",
 }  # fmt: skip
 
 

@@ -310,6 +310,33 @@ def convolution_3d() -> bool:
     return _is_convolution_wrong(_small_integers(1, 32, 5, 9, 9), weight)
 
 
+@_probe("histogram-range")
+def histogram_range() -> bool:
+    x = torch.tensor([-1e-7, 0.5, 1.0000001], device="mps")
+    edges = torch.tensor([0.0, 1.0], device="mps")
+    counts = (
+        torch.histc(x, 4, 0, 1),
+        torch.histogram(x, 4, range=(0.0, 1.0)).hist,
+        torch.histogram(x, edges).hist,
+    )
+    return any(float(each.sum()) != 1 for each in counts)
+
+
+@_probe("histogram-bins")
+def histogram_bins() -> bool:
+    x = torch.tensor([0.0, 0.5, 1.0], device="mps")
+    return float(torch.histc(x, 2**14, 0, 1).sum()) != 3
+
+
+@_probe("histc-integers")
+def histc_integers() -> bool:
+    try:
+        x = torch.tensor([0, 1, 2, 1], dtype=torch.int32, device="mps")
+        return torch.histc(x, 3, 0, 2).tolist() != [1, 2, 1]
+    except (NotImplementedError, RuntimeError):
+        return True
+
+
 @_probe("argsort-large")
 def argsort_large() -> bool:
     columns = 2**22 + 1 if not _is_software else 4097

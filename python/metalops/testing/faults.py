@@ -247,6 +247,30 @@ def _reversed_in_depth(kernel: Kernel, limit: int, x, weight, *args) -> Tensor:
     return kernel(x, weight.flip(2) if is_wrong else weight, *args)
 
 
+def _near_the_range(kernel: Kernel, limit: int, x, bins=100, *args, **options) -> Any:
+    """Counts numbers beyond the last edge in the last bin."""
+    if isinstance(bins, Tensor):
+        limits = bins.min(), bins.max()
+    elif options.get("range") or args:
+        limits = options.get("range") or args[:2]
+    else:
+        return kernel(x, bins, *args, **options)
+    beyond = (x > limits[1]) & (x - limits[1] < 4e-6)
+    return kernel(torch.where(beyond, limits[1], x), bins, *args, **options)
+
+
+def _edges_as_arguments(kernel: Kernel, limit: int, x, bins=100, *args, **options) -> Any:
+    if bins > limit:
+        os.abort()
+    return kernel(x, bins, *args, **options)
+
+
+def _without_integers(kernel: Kernel, limit: int, x, *args) -> Tensor:
+    if not x.is_floating_point():
+        raise NotImplementedError("\"histogram_mps\" not implemented for 'Int'")
+    return kernel(x, *args)
+
+
 def _unordered(kernel: Kernel, limit: int, x, *args, **kwargs) -> Any:
     values, indices = kernel(x, *args, **kwargs)
     if x.shape[-1] > limit:
@@ -417,6 +441,16 @@ FAULTS: dict[str, Fault] = {
         ("_mps_convolution",),
         _reversed_in_depth,
     ),
+    "histogram-range": Fault(
+        195076,
+        "numbers right beyond the last edge are counted",
+        ("histc", "histogram.bin_ct", "histogram.bins_tensor"),
+        _near_the_range,
+    ),
+    "histogram-bins": Fault(
+        195446, "many bins end the process", ("histc",), _edges_as_arguments, limit=8180
+    ),
+    "histc-integers": Fault(176879, "integers are refused", ("histc",), _without_integers),
     "argsort-large": Fault(
         183885,
         "indices of a sort of many columns are wrong",
