@@ -3,10 +3,10 @@
 #include <csrc/ops/indexing/scatter.h>
 
 #include <ATen/Context.h>
+#include <ATen/Dispatch.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/WrapDimUtils.h>
-#include <ATen/native/BinaryOps.h>
 #include <ATen/native/IndexingUtils.h>
 #include <ATen/native/ReductionType.h>
 #include <ATen/native/TensorAdvancedIndexingUtils.h>
@@ -280,17 +280,24 @@ Tensor& index_copy_out(const Tensor& self, int64_t dim, const Tensor& index, con
   return out;
 }
 
+// Integers are rounded towards zero. Raises RuntimeError if the dtype has no such number.
+at::Scalar of_dtype(const at::Scalar& number, at::ScalarType type) {
+  return AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND3(
+      at::kBool, at::kHalf, at::kBFloat16, type, "index_add",
+      [&] { return at::Scalar(number.to<scalar_t>()); });
+}
+
 Tensor& index_add_out(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source,
                       const at::Scalar& alpha, Tensor& out) {
   check_same_device("index_add",
                     {{out, "out"}, {self, "self"}, {index, "index"}, {source, "source"}});
   StructuredOut<at::meta::structured_index_add> call(out);
   call.meta(self, dim, index, source, alpha);
-  at::native::alpha_check(self.scalar_type(), alpha);
   begin_with(self, out);
-  const bool is_one = alpha.isIntegral(/*includeBool=*/true) && alpha.toLong() == 1;
+  const auto factor = of_dtype(alpha, self.scalar_type());
+  const bool is_one = factor.equal(1);
   write_rows("index_add", out, at::maybe_wrap_dim(dim, self.dim()), index,
-             is_one ? source : source.mul(alpha), /*wraps=*/false, ScatterReduction{},
+             is_one ? source : source.mul(factor), /*wraps=*/false, ScatterReduction{},
              /*is_ordered=*/true);
   return out;
 }

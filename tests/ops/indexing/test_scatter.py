@@ -188,6 +188,14 @@ def test_alpha_and_index_dtypes():
     assert_same(torch.index_add, z, 0, torch.tensor([1, 1]), z[:2], alpha=1j, terms=40)
 
 
+@by_dtype(torch.int32, *EXACT)
+def test_alpha_is_a_number_of_the_dtype(dtype):
+    x, source = make((4, 5), dtype), make((4, 3), dtype)
+    for alpha in (0.5, 2.5, 2, True, 0):
+        assert_same(torch.index_add, x, 1, torch.tensor([4, 0, 4]), source, alpha=alpha)
+        assert_same(torch.index_add, x[0], 0, torch.tensor([4]), source[0, :1], alpha=alpha)
+
+
 # ---- index_put_ ----------------------------------------------------------------------------------
 
 INDICES = (
@@ -367,6 +375,8 @@ def test_arguments_are_refused_as_on_the_cpu():
             lambda d: d(x).index_fill(2, d(index), 1.0),
             lambda d: d(x).index_copy(0, d(index), d(source)[:, :3]),
             lambda d: d(x).index_add(0, d(index).view(1, 2), d(source)),
+            lambda d: d(x).index_add(0, d(index), d(source), alpha=1j),
+            lambda d: d(x).int().index_add(0, d(index), d(source).int(), alpha=2**40),
             lambda d: d(x).scatter(0, d(index), d(source)),
             lambda d: d(x).scatter(0, d(index).view(1, 2).float(), d(source)),
             lambda d: d(x).scatter_reduce(0, d(index).view(1, 2), d(source), "median"),
