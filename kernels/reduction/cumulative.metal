@@ -1,5 +1,5 @@
-// Cumulative sums and products of rows. Integers wrap around; floating-point numbers are
-// accumulated in float.
+// Cumulative sums, products and logarithms of sums of exponentials of rows. Integers wrap around;
+// floating-point numbers are accumulated in float.
 //
 // A threadgroup has a row, or a span of a long one, and goes through it in tiles; what the spans in
 // front of it amount to is known from a launch before. Rows whose elements are far apart in memory,
@@ -18,6 +18,57 @@ constant constexpr uint kPerThread = kCumulativeTile / kCumulativeThreads;
 // Where an element is in threadgroup memory, so that the first elements of adjacent threads are not
 // in the same bank.
 inline uint padded(uint i) { return i + i / kPerThread; }
+
+// Returns log(1 + x), for x of at least -1.
+inline float log_one_plus(float x) {
+  const float sum = 1.0f + x;
+  return sum == 1.0f ? x : precise::log(sum) * (x / (sum - 1.0f));
+}
+
+inline bool has_nan(float x) { return isnan(x); }
+inline bool has_nan(float2 x) { return isnan(x.x) || isnan(x.y); }
+
+// Returns log(1 + exp(x)), for x of at most 0.
+inline float log1p_exp(float x) { return log_one_plus(precise::exp(x)); }
+
+// Returns log(1 + exp(x)) of a complex number, whose real part is at most 0.
+inline float2 log1p_exp(float2 x) {
+  const float size = precise::exp(x.x);
+  const float real = size * precise::cos(x.y);
+  const float imaginary = size * precise::sin(x.y);
+  // |1 + z|^2 - 1, without the cancellation where z is near -1.
+  const float square = fma(imaginary, imaginary, real * (2.0f + real));
+  return float2(0.5f * log_one_plus(square), precise::atan2(imaginary, 1.0f + real));
+}
+
+// The logarithm of the sum of two exponentials.
+struct LogSumExp {
+  template <typename A>
+  static inline A identity() {
+    return lowest(A(0));
+  }
+  static inline float lowest(float) { return -INFINITY; }
+  static inline float2 lowest(float2) { return float2(-INFINITY, 0.0f); }
+
+  static inline float combine(float a, float b) {
+    if (has_nan(a) || has_nan(b)) {
+      return NAN;
+    }
+    const float larger = max(a, b);
+    return isinf(larger) ? larger : larger + log1p_exp(min(a, b) - larger);
+  }
+  static inline float2 combine(float2 a, float2 b) {
+    if (has_nan(a) || has_nan(b)) {
+      return float2(NAN);
+    }
+    const float2 larger = a.x < b.x ? b : a;
+    const float2 smaller = a.x < b.x ? a : b;
+    if (isinf(larger.x)) {
+      return larger;
+    }
+    return smaller.x == -INFINITY ? larger : larger + log1p_exp(smaller - larger);
+  }
+};
 
 // Combines the values of all threads of the threadgroup.
 template <typename Op, typename A>
@@ -145,11 +196,14 @@ kernel void cumulative_threads(device T* out [[buffer(0)]], constant T* self [[b
 #define REGISTER_CUMULATIVE(T)    \
   REGISTER_OPERATOR(sum, Sum, T); \
   REGISTER_OPERATOR(product, Product, T)
+#define REGISTER_FLOATING(T) \
+  REGISTER_CUMULATIVE(T);    \
+  REGISTER_OPERATOR(logsumexp, LogSumExp, T)
 
-REGISTER_CUMULATIVE(float);
-REGISTER_CUMULATIVE(half);
-REGISTER_CUMULATIVE(bfloat);
-REGISTER_CUMULATIVE(float2);
+REGISTER_FLOATING(float);
+REGISTER_FLOATING(half);
+REGISTER_FLOATING(bfloat);
+REGISTER_FLOATING(float2);
 REGISTER_CUMULATIVE(long);
 REGISTER_CUMULATIVE(int);
 REGISTER_CUMULATIVE(short);

@@ -1,7 +1,8 @@
-// Host side of kernels/reduction/cumulative.metal: cumsum and cumprod, while the fix "cumulative"
-// is on.
+// Host side of kernels/reduction/cumulative.metal: cumsum, cumprod and logcumsumexp, while the fix
+// "cumulative" is on.
 #include <ATen/MemoryOverlap.h>
 #include <ATen/WrapDimUtils.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/cumprod_meta.h>
 #include <ATen/ops/cumsum_meta.h>
 #include <ATen/ops/empty.h>
@@ -37,6 +38,13 @@ struct CumulativeProduct {
   static constexpr const char* spans = "cumulative_spans_product_";
   static constexpr const char* rows = "cumulative_rows_product_";
   static constexpr const char* threads = "cumulative_threads_product_";
+};
+
+struct CumulativeLogSumExp {
+  static constexpr const char* name = "logcumsumexp";
+  static constexpr const char* spans = "cumulative_spans_logsumexp_";
+  static constexpr const char* rows = "cumulative_rows_logsumexp_";
+  static constexpr const char* threads = "cumulative_threads_logsumexp_";
 };
 
 at::ScalarType accumulated_type(at::ScalarType type) {
@@ -98,6 +106,18 @@ void accumulate(const Tensor& self, int64_t dim, const Tensor& out) {
                                 metalops::kCumulativeThreads, out, self, totals, p, layout);
 }
 
+// Returns self in out's dtype, in memory that may be read while out is written.
+Tensor readable(const Tensor& self, const Tensor& out) {
+  auto converted = self.to(out.scalar_type());
+  const bool is_itself = converted.is_same(out) ||
+                         (converted.is_alias_of(out) && converted.strides() == out.strides() &&
+                          converted.storage_offset() == out.storage_offset());
+  if (!is_itself && at::get_overlap_status(converted, out) != at::MemOverlapStatus::No) {
+    converted = converted.clone();
+  }
+  return converted;
+}
+
 template <class Op>
 Tensor& cumulative_out(const Tensor& self, int64_t dim, std::optional<at::ScalarType> dtype,
                        Tensor& out) {
@@ -112,14 +132,7 @@ Tensor& cumulative_out(const Tensor& self, int64_t dim, std::optional<at::Scalar
   if (out.numel() == 0) {
     return out;
   }
-  auto converted = self.to(type);
-  const bool is_itself = converted.is_same(out) ||
-                         (converted.is_alias_of(out) && converted.strides() == out.strides() &&
-                          converted.storage_offset() == out.storage_offset());
-  if (!is_itself && at::get_overlap_status(converted, out) != at::MemOverlapStatus::No) {
-    converted = converted.clone();
-  }
-  accumulate<Op>(converted, at::maybe_wrap_dim(dim, self.dim()), out);
+  accumulate<Op>(readable(self, out), at::maybe_wrap_dim(dim, self.dim()), out);
   return out;
 }
 
@@ -137,6 +150,24 @@ Tensor& cumulative_(Tensor& self, int64_t dim, std::optional<at::ScalarType> dty
   return cumulative_out<Op>(self, dim, dtype ? *dtype : self.scalar_type(), self);
 }
 
+Tensor& log_sum_exp_out(const Tensor& self, int64_t dim, Tensor& out) {
+  using Op = CumulativeLogSumExp;
+  metalops::check_same_device(Op::name, {{out, "out"}, {self, "self"}});
+  const auto type = out.scalar_type();
+  dim = at::maybe_wrap_dim(dim, self.dim());
+  metalops::check_dtype(metalops::is_metal_float(type) || type == at::kComplexFloat, Op::name, type);
+  at::native::resize_output(out, self.sizes());
+  if (out.numel() > 0) {
+    accumulate<Op>(readable(self, out), dim, out);
+  }
+  return out;
+}
+
+Tensor log_sum_exp(const Tensor& self, int64_t dim) {
+  auto out = at::empty(self.sizes(), self.options());
+  return log_sum_exp_out(self, dim, out);
+}
+
 const metalops::Fix kCumulative("cumulative", [](metalops::AtenKernels& m, const char* reason) {
   m.replace("cumsum", cumulative<CumulativeSum>, reason);
   m.replace("cumsum_", cumulative_<CumulativeSum>, reason);
@@ -144,6 +175,8 @@ const metalops::Fix kCumulative("cumulative", [](metalops::AtenKernels& m, const
   m.replace("cumprod", cumulative<CumulativeProduct>, reason);
   m.replace("cumprod_", cumulative_<CumulativeProduct>, reason);
   m.replace("cumprod.out", cumulative_out<CumulativeProduct>, reason);
+  m.replace("_logcumsumexp", log_sum_exp, reason);
+  m.replace("_logcumsumexp.out", log_sum_exp_out, reason);
 });
 
 }  // namespace
