@@ -498,6 +498,15 @@ for name, (rows, columns, dim) in _SUMMED.items():
             lambda t: 2 * size(t["x"]),
         )
 
+for name, (rows, columns, dim) in _SUMMED.items():
+    case(
+        "cumulative",
+        f"logcumsumexp f32 {name}",
+        lambda m, r=rows, c=columns: {k: m.normal(r, c) for k in ("x", "out")},
+        lambda t, d=dim: torch.logcumsumexp(t["x"], d, out=t["out"]),
+        lambda t: 2 * size(t["x"]),
+    )
+
 # ---- reductions ----------------------------------------------------------------------------------
 
 # The shape of the elements, and the dimensions along which they are reduced.
@@ -586,6 +595,122 @@ case(
 )
 
 
+# ---- histograms, by the fix "histogram" ----------------------------------------------------------
+
+for bins in (10, 1000, 2**20):
+    for letter in ("f32", "f16"):
+        case(
+            "histogram",
+            f"histc {letter} 2^26, {bins} bins",
+            lambda m, t=DTYPES[letter]: {"x": m.normal(LARGE, dtype=t)},
+            lambda t, b=bins: torch.histc(t["x"], b, -4, 4),
+            lambda t, b=bins: size(t["x"]) + 4 * b,
+        )
+case(
+    "histogram",
+    "histogram f32 2^22, 100 edges, weights",
+    lambda m: {
+        "x": m.normal(2**22),
+        "w": m.normal(2**22),
+        "edges": m.given(torch.linspace(-3, 3, 101)),
+    },
+    lambda t: torch.histogram(t["x"], t["edges"], weight=t["w"]),
+    lambda t: size(t["x"], t["w"]),
+    note="torch has none on CUDA",
+)
+
+# ---- gathers and scatters, by the fixes "indexing" and "embedding_bag" ---------------------------
+
+# Indices are among what is stored.
+_PLACES = 2**20
+
+
+def _rows_at(m: Maker, dtype: torch.dtype, rows: int, columns: int) -> Tensors:
+    return {
+        "x": m.normal(2**16, columns, dtype=dtype),
+        "i": m.given(torch.randint(2**16, (rows,))),
+        "v": m.normal(rows, columns, dtype=dtype),
+    }
+
+
+def _elements_at(m: Maker, elements: int) -> Tensors:
+    return {
+        "x": m.normal(elements),
+        "i": m.given(torch.randint(elements, (_PLACES,))),
+        "v": m.normal(_PLACES),
+    }
+
+
+for letter in ("f32", "f16"):
+    for name, write in {
+        "index_add": lambda t: t["x"].index_add_(0, t["i"], t["v"]),
+        "index_copy": lambda t: t["x"].index_copy_(0, t["i"], t["v"]),
+        "index_put accumulating": lambda t: t["x"].index_put_((t["i"],), t["v"], True),
+    }.items():
+        case(
+            "indexing",
+            f"{name} {letter}, 2^18 rows of 256 to 2^16",
+            lambda m, d=DTYPES[letter]: _rows_at(m, d, 2**18, 256),
+            lambda t, f=write: f(t),
+            lambda t: size(t["v"], t["i"]) + 2 * size(t["x"]),
+        )
+for elements in (1000, 2**24):
+    for name, write in {
+        "index_add": lambda t: t["x"].index_add_(0, t["i"], t["v"]),
+        "scatter_add": lambda t: t["x"].scatter_add_(0, t["i"], t["v"]),
+        "scatter_reduce amax": lambda t: t["x"].scatter_reduce_(0, t["i"], t["v"], "amax"),
+        "scatter": lambda t: t["x"].scatter_(0, t["i"], t["v"]),
+        "index_fill": lambda t: t["x"].index_fill_(0, t["i"], 1.0),
+    }.items():
+        case(
+            "indexing",
+            f"{name} f32, 2^20 elements to {elements}",
+            lambda m, n=elements: _elements_at(m, n),
+            lambda t, f=write: f(t),
+            lambda t: size(t["i"]) + 3 * size(t["v"]),
+        )
+case(
+    "indexing",
+    "gather f32, 128 rows of 8192^2",
+    lambda m: {"x": m.normal(8192, 8192), "i": m.given(torch.randint(8192, (128, 8192)))},
+    lambda t: torch.gather(t["x"], 0, t["i"]),
+    lambda t: 2 * size(t["i"]),
+)
+
+
+def _bags(m: Maker, dtype: torch.dtype, length: int) -> Tensors:
+    count = _PLACES // 2
+    bags = torch.arange(count) // length
+    return {
+        "weight": m.normal(2**17, 128, dtype=dtype),
+        "i": m.given(torch.randint(2**17, (count,))),
+        "offsets": m.given(torch.arange(0, count, length)),
+        "bags": m.given(bags),
+        "sizes": m.given(torch.full((count // length,), length)),
+        "grad": m.normal(count // length, 128, dtype=dtype),
+        "none": m.given(torch.empty(0, dtype=torch.int64)),
+    }
+
+
+for letter in ("f32", "f16"):
+    for mode, name in enumerate(("sum", "mean", "max")):
+        case(
+            "embedding_bag",
+            f"embedding_bag {name} {letter}, 2^14 bags of 32 rows of 128",
+            lambda m, d=DTYPES[letter]: _bags(m, d, 32),
+            lambda t, n=mode: aten._embedding_bag(t["weight"], t["i"], t["offsets"], False, n),
+            lambda t: 32 * size(t["grad"]) + size(t["i"]),
+        )
+    case(
+        "embedding_bag",
+        f"embedding_bag sum {letter} backward, 2^14 bags of 32 rows of 128",
+        lambda m, d=DTYPES[letter]: _bags(m, d, 32),
+        lambda t: aten._embedding_bag_dense_backward(
+            t["grad"], t["i"], t["bags"], t["sizes"], t["none"], 2**17, False, 0, None
+        ),
+        lambda t: 32 * size(t["grad"]) + size(t["i"], t["weight"]),
+    )
+
 # ---- products of matrices ------------------------------------------------------------------------
 
 
@@ -619,13 +744,19 @@ def _file(folder: str, number: int) -> str:
     return os.path.join(folder, f"{number:03}.trace")
 
 
+def is_chosen(c: Case, only: str) -> bool:
+    return any(part == c.family or part in c.name for part in only.split(","))
+
+
 def record(folder: str, only: str) -> None:
     import metalops
 
     os.makedirs(folder, exist_ok=True)
-    metalops.enable_fixes(("cumulative", "median", "reduction", "sort"))
+    metalops.enable_fixes(
+        ("cumulative", "embedding_bag", "histogram", "indexing", "median", "reduction", "sort")
+    )
     for number, c in enumerate(CASES):
-        if only not in c.name:
+        if not is_chosen(c, only):
             continue
         tensors = c.make(Maker("mps"))
         path = _file(folder, number)
@@ -659,7 +790,7 @@ def measure(folder: str, only: str) -> dict:
     print(f"{name}, torch {torch.__version__}, a copy of 1 GiB: {rate / 1e9:.0f} GB/s", flush=True)
     results = []
     for number, c in enumerate(CASES):
-        if only not in c.name or not os.path.exists(_file(folder, number)):
+        if not is_chosen(c, only) or not os.path.exists(_file(folder, number)):
             continue
         try:
             rows = list(replay(trace.load(_file(folder, number)), device, timed=True))
@@ -746,7 +877,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("step", choices=["record", "measure", "show"])
     parser.add_argument("path", help="the folder of traces; the JSON file to show")
-    parser.add_argument("--only", default="", help="cases whose names have this in them")
+    parser.add_argument(
+        "--only",
+        default="",
+        help="cases of these families, or with one of these in their names: a,b",
+    )
     parser.add_argument("--json", help="where results are written")
     options = parser.parse_args()
     if options.step == "record":
