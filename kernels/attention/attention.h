@@ -14,7 +14,9 @@ enum class AttentionMask : int32_t { kNone, kBool, kFloat, kSame };
 // matrices, kRowsOfTensors x kColumnsOfTensors with Metal 4 tensors. Forward, tensor tiles have
 // kRows if values have more than kMostFeatures features, and half precision kRowsOfWarpgroups where
 // simdgroups multiply together (has_warpgroups of plans::Device), unless there are few. Backward,
-// tiles always have kRows, and those of the mask's gradient kColumns.
+// tiles have kRows, and those of the mask's gradient kColumns. Where simdgroups multiply together,
+// tiles of queries or keys of half precision have kRowsOfWarpgroups, or kRowsOfTensors if there are
+// few or if features are at most so many.
 enum class AttentionTile : int32_t {
   kRows = 32,
   kColumns = 32,

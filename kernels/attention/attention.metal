@@ -7,6 +7,7 @@
 
 #include <kernels/attention/attention.h>
 #include <kernels/attention/attention_gradients.h>
+#include <kernels/attention/attention_gradients_staged.h>
 #include <kernels/attention/attention_scores.h>
 #include <kernels/common/matmul.h>
 using namespace metal;
@@ -227,8 +228,9 @@ kernel void attention_forward(
   // Float weights overwrite the scores; narrower ones have their own memory.
   threadgroup T* const weights = Tile::is_float ? reinterpret_cast<threadgroup T*>(scores) : narrow;
 
-  const attention::QueryTile tile = attention::query_tile_of(
-      attention::balanced_group(group, Tile::rows, p), Tile::rows, p, cu_queries, cu_keys, lengths);
+  const attention::QueryTile tile =
+      attention::query_tile_of(attention::balanced_group(group, p.queries, Tile::rows, p.heads, p),
+                               Tile::rows, p, cu_queries, cu_keys, lengths);
   const attention::Sequence s = tile.sequence;
   if (tile.first >= s.queries) {
     return;
@@ -482,7 +484,7 @@ struct CopiedTokens {
       : of(operands),
         p(parameters),
         ring(operands.keys, parameters.key.row, parameters.head_size, operands.values,
-             parameters.value.row, parameters.value_size, all_keys, parameters.is_aligned) {}
+             parameters.value.row, parameters.value_size, all_keys) {}
   template <typename Query>
   inline thread typename Ring::rows& load_queries(thread Query&, attention::Sequence s, int first,
                                                   int) {
@@ -863,9 +865,9 @@ attention_forward_by_simdgroups(
   threadgroup uint4 packs[Staging::packs];
   threadgroup T stored_weights[Tile::rows_of_group * Tile::columns];
 
-  const attention::QueryTile tile =
-      attention::query_tile_of(attention::balanced_group(group, Tile::rows_of_group, p),
-                               Tile::rows_of_group, p, cu_queries, cu_keys, lengths);
+  const attention::QueryTile tile = attention::query_tile_of(
+      attention::balanced_group(group, p.queries, Tile::rows_of_group, p.heads, p),
+      Tile::rows_of_group, p, cu_queries, cu_keys, lengths);
   const attention::Sequence s = tile.sequence;
   if (tile.first >= s.queries) {
     return;
@@ -953,6 +955,26 @@ REGISTER_FORWARD_BY_WARPGROUP(bfloat, 96)
 REGISTER_FORWARD_BY_WARPGROUP(bfloat, 128)
 #endif
 
+#endif
+
+#if defined(__METALOPS_STAGED_LINES__) && defined(__HAVE_TENSOR__)
+// Simdgroups, columns of a tile, and threads that bound registers.
+#define REGISTER_STAGED_GRADIENTS(NAME, T, FEATURES, ...)        \
+  REGISTER_KERNEL("attention_grad_query_" NAME #FEATURES "_" #T, \
+                  attention_grad_query_by_simdgroups, T, FEATURES, __VA_ARGS__)
+#define REGISTER_STAGED_KEY_GRADIENTS(NAME, T, FEATURES, ...)        \
+  REGISTER_KERNEL("attention_grad_key_value_" NAME #FEATURES "_" #T, \
+                  attention_grad_key_value_by_simdgroups, T, FEATURES, __VA_ARGS__)
+#define REGISTER_GRADIENTS_BY_SIMDGROUPS(T)                           \
+  REGISTER_STAGED_GRADIENTS("by_warpgroup_", T, 64, 4, 64, 512);      \
+  REGISTER_STAGED_GRADIENTS("by_warpgroup_", T, 128, 4, 64, 256);     \
+  REGISTER_STAGED_GRADIENTS("by_simdgroups_", T, 128, 8, 128, 256);   \
+  REGISTER_STAGED_KEY_GRADIENTS("by_warpgroup_", T, 64, 4, 64, 384);  \
+  REGISTER_STAGED_KEY_GRADIENTS("by_warpgroup_", T, 128, 4, 64, 256); \
+  REGISTER_STAGED_KEY_GRADIENTS("by_simdgroups_", T, 128, 8, 64, 256)
+
+REGISTER_GRADIENTS_BY_SIMDGROUPS(half);
+REGISTER_GRADIENTS_BY_SIMDGROUPS(bfloat);
 #endif
 
 #define REGISTER_GRADIENTS_OF_FEATURES(T, FEATURES)                                             \

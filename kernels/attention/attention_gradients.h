@@ -194,6 +194,14 @@ struct store_scaled {
 // Returns the weight of an attention sink. An infinite sink has all the weight.
 inline float weight_of_sink(float sink, float lse) { return sink == lse ? 1.0f : exp(sink - lse); }
 
+// Divides: GPUs take a fraction of the time where numbers have 32 bits.
+inline int64_t quotient_of(int64_t dividend, int64_t divisor) {
+  if (dividend <= 0xffffffff) {
+    return static_cast<uint>(dividend) / static_cast<uint>(divisor);
+  }
+  return dividend / divisor;
+}
+
 // Computes the statistics of each row: delta, and the factor that corrects the lse. One simdgroup
 // per row and head.
 template <typename T>
@@ -214,9 +222,10 @@ kernel void attention_statistics(
   if (number >= samples * p.heads * rows) {
     return;
   }
-  const int64_t row = number % rows;
-  const int64_t head = number / rows % p.heads;
-  const int64_t batch = number / rows / p.heads;
+  const int64_t of_head = quotient_of(number, rows);
+  const int64_t row = number - of_head * rows;
+  const int64_t batch = quotient_of(of_head, p.heads);
+  const int64_t head = of_head - batch * p.heads;
   device const T* const a = out + batch * p.out.batch + head * p.out.head + row * p.out.row;
   device const T* const b =
       grad_out + batch * p.grad_out.batch + head * p.grad_out.head + row * p.grad_out.row;

@@ -84,19 +84,21 @@ inline QueryTile query_tile_of(uint group, int rows, constant AttentionParameter
           static_cast<int>(tiles - 1 - group % tiles) * rows};
 }
 
-// Returns the group whose tile query_tile_of() finds, in an order for attention forward. In causal
-// attention the last tiles of several heads come first, so that no long tile is left in the end;
-// otherwise heads are scheduled one after the other, since caches hold their keys and values.
-inline uint balanced_group(uint group, int rows, constant AttentionParameters& p) {
+// Returns the group whose tile of `rows` of `length` tokens query_tile_of() or key_tile_of() finds,
+// in an order for attention. In causal attention the longest tiles of several heads come first, so
+// that none is left in the end; otherwise heads are scheduled one after the other, since caches
+// hold their tokens. heads: of each sequence.
+inline uint balanced_group(uint group, int length, int rows, int heads,
+                           constant AttentionParameters& p) {
   if (p.window_right < 0) {
     return group;
   }
   constexpr uint most = 16;
-  const uint tiles = (static_cast<uint>(p.queries) + rows - 1) / rows;
+  const uint tiles = (static_cast<uint>(length) + rows - 1) / rows;
   const uint first_head = group / (tiles * most) * most;
   const uint in_heads = group - first_head * tiles;
-  const uint heads = ::metal::min(most, static_cast<uint>(p.batch * p.heads) - first_head);
-  return (first_head + in_heads % heads) * tiles + in_heads / heads;
+  const uint together = ::metal::min(most, static_cast<uint>(p.batch * heads) - first_head);
+  return (first_head + in_heads % together) * tiles + in_heads / together;
 }
 
 // The operands of one head of one sequence.

@@ -100,6 +100,78 @@ def test_copies_by_threads_and_by_the_copy_engine_give_the_same(features):
     assert torch.equal(ops.attention(*(x[..., 1:] for x in odd), is_causal=True), expected)
 
 
+def gradients_of(given, grad, **options):
+    leaves = [x.detach().requires_grad_() for x in given]
+    return torch.autograd.grad(ops.attention(*leaves, **options), leaves, grad)
+
+
+def check_gradients(given, grad, left=-1, right=-1, **options):
+    """Compares with float64. Gradients of scores are differences: errors are relative to what is subtracted."""
+    found = gradients_of(given, grad, **options)
+    query, key, value = wide = [x.double().requires_grad_() for x in given]
+    group = query.shape[1] // key.shape[1]
+    keys, values = (x.repeat_interleave(group, 1) for x in (key, value))
+    scores = query @ keys.mT * query.shape[-1] ** -0.5
+    apart = (
+        torch.arange(keys.shape[2], device="cuda")
+        - torch.arange(query.shape[2], device="cuda")[:, None]
+    )
+    hidden = ((apart > right) & (right >= 0)) | ((apart < -left) & (left >= 0))
+    weights = scores.masked_fill(hidden, -torch.inf).softmax(-1).masked_fill(hidden, 0)
+    expected = torch.autograd.grad(weights @ values, wide, grad.double())
+    terms = (weights * (grad.double() @ values.mT)).abs() * query.shape[-1] ** -0.5
+    of_keys = (terms.mT @ query.abs()).unflatten(1, (-1, group)).sum(2)
+    most = 2e-3 if grad.dtype == torch.half else 1.2e-2
+    for x, y, of in zip(found, expected, (terms @ keys.abs(), of_keys, expected[2]), strict=True):
+        assert (x - y).norm() <= most * of.norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("features", [40, 64, 128])
+@pytest.mark.parametrize(
+    ("left", "right"), [(-1, -1), (-1, 0), (90, 37), (70, 0)], ids=lambda x: str(x)
+)
+def test_gradients_of_more_tiles_than_multiprocessors(dtype, features, left, right):
+    """Other calls have small tiles."""
+    query, grad = torch.randn(2, 3, 16, 333, features, device="cuda", dtype=dtype)
+    key, value = torch.randn(2, 3, 8, 390, features, device="cuda", dtype=dtype)
+    check_gradients((query, key, value), grad, left, right, window_size=(left, right))
+
+
+@pytest.mark.parametrize("features", [64, 96, 128])
+def test_gradients_are_the_same_for_all_strides_and_runs(features):
+    given = [torch.randn(2, 3, 333, features, device="cuda", dtype=torch.half) for _ in range(3)]
+    grad = torch.randn_like(given[0])
+    expected = gradients_of(given, grad, is_causal=True)
+    by_tokens = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in given]
+    odd = torch.empty(4, 2, 3, 333, features + 1, device="cuda", dtype=torch.half)[..., 1:]
+    odd.copy_(torch.stack([*given, grad]))
+    for tensors, of_out in ((given, grad), (by_tokens, grad), (odd[:3].unbind(), odd[3])):
+        for x, y in zip(gradients_of(tensors, of_out, is_causal=True), expected, strict=True):
+            assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("features", [64, 128])
+def test_gradients_take_nothing_from_other_heads(features, dtype):
+    given = [torch.randn(1, 3, 200, features, device="cuda", dtype=dtype) for _ in range(3)]
+    grad = torch.randn_like(given[0])
+    expected = gradients_of([x[:, 1:2].contiguous() for x in given], grad[:, 1:2].contiguous())
+    for x in (*given, grad):
+        x[:, ::2] = torch.nan
+    for x, y in zip(gradients_of(given, grad), expected, strict=True):
+        assert torch.equal(x[:, 1:2], y)
+
+
+@pytest.mark.parametrize("size", [6, 12, 40])
+@pytest.mark.parametrize("right", [-1, 0])
+def test_gradients_of_large_scores(size, right):
+    """Their lse is beyond what digits of float32 allow kernels to subtract at first."""
+    query, key, value, grad = torch.randn(4, 1, 2, 300, 64, device="cuda").half()
+    given = query * size, key * size, value
+    check_gradients(given, grad, right=right, window_size=(-1, right))
+
+
 def test_dropout_is_that_of_the_composition():
     given = [torch.randn(2, 2, 70, 32, device="cuda", requires_grad=True) for _ in range(3)]
     rng = torch.randint(2**62, (2,), dtype=torch.int64, device="cuda")

@@ -209,6 +209,22 @@ def test_on_compute_capability_9_0_four_simdgroups_attend_together():
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("gradient", ["query", "key_value"])
+def test_on_compute_capability_9_0_gradients_of_attention_keep_scores_in_registers(gradient):
+    library = Library(
+        kernel_file.text_of("attention"),
+        kernels=[f"attention_grad_{gradient}_by_warpgroup_64_half"],
+        language=languages.LANGUAGES["4.0"],
+        cooperative_layout=OF_TENSOR_CORES,
+    )
+    text = library.compile("compute_90a").decode()
+    products = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n64k16\.\S+ {[^}]*}, (.)", text)
+    # Two products of lines and lines, and one or two of registers and lines.
+    assert products.count("{") * 2 == products.count("%") * (1 if gradient == "query" else 2) > 0
+    assert "mma.sync" not in text and "cp.async.bulk.tensor" in text
+
+
+@pytest.mark.full
 def test_attention_without_copies_by_the_copy_engine_has_no_barriers_of_theirs():
     library = Library(
         kernel_file.text_of("attention"),

@@ -222,6 +222,7 @@ class AttentionGradients {
         lse_(plan.contiguous(call.lse)) {
     // Tokens that no kernel visits have gradients of zero.
     has_others_ = sizes_.is_packed || p().has_lengths || sizes_.heads == 0;
+    by_simdgroups_ = are_by_simdgroups();
     p().grad_out = attention_strides(grad_);
     p().has_grad_lse = static_cast<bool>(call.grad_lse);
   }
@@ -242,6 +243,14 @@ class AttentionGradients {
   void grad_query() {
     const auto grad_query = gradient_of(call_.inputs.query, call_.grad_query);
     p().grad_query = attention_strides(grad_query);
+    if (by_simdgroups_) {
+      const auto tile = tile_by_simdgroups(sizes_.queries, sizes_.heads);
+      plan_.launch(kAttention, name_by_simdgroups("attention_grad_query_", tile),
+                   grid_of_tiles(sizes_.queries, tile, sizes_.heads), grad_query, given_.query,
+                   given_.key, given_.value, grad_, lse_, statistics_, given_.cu_queries,
+                   given_.cu_keys, given_.lengths, p());
+      return;
+    }
     const auto groups =
         attention_groups(sizes_, sizes_.queries, kTileQueries, sizes_.heads, "tokens");
     const auto sums = given_.slopes ? plan_.allocate(Type::kFloat, {groups}) : View{};
@@ -266,18 +275,25 @@ class AttentionGradients {
     const auto grad_value = gradient_of(call_.inputs.value, call_.grad_value);
     p().grad_key = attention_strides(grad_key);
     p().grad_value = attention_strides(grad_value);
-    const auto features = std::max(sizes_.head_size, sizes_.value_size);
+    const auto heads = sizes_.heads == 0 ? 0 : sizes_.key_heads;
+    if (by_simdgroups_) {
+      const auto tile = tile_by_simdgroups(sizes_.keys, heads);
+      plan_.launch(kAttention, name_by_simdgroups("attention_grad_key_value_", tile),
+                   grid_of_tiles(sizes_.keys, tile, heads), grad_key, grad_value, given_.query,
+                   given_.key, given_.value, grad_, lse_, statistics_, given_.cu_queries,
+                   given_.cu_keys, given_.lengths, p());
+      return;
+    }
     const auto tile =
         device_.has_tensors ? static_cast<int64_t>(AttentionTile::kColumnsOfTensors) : kTileKeys;
-    const auto heads = sizes_.heads == 0 ? 0 : sizes_.key_heads;
-    plan_.launch(
-        kAttention,
-        Name("attention_grad_key_value_") + attention_backward_compiled_for(features).name + type_,
-        grid_of_threadgroups(attention_groups(sizes_, sizes_.keys, tile, heads, "tokens"),
-                             kAttentionThreads),
-        grad_key, grad_value, given_.query, given_.key, given_.value, grad_, lse_, statistics_,
-        given_.mask, given_.slopes, given_.cu_queries, given_.cu_keys, given_.lengths,
-        given_.random, p());
+    plan_.launch(kAttention,
+                 Name("attention_grad_key_value_") +
+                     attention_backward_compiled_for(most_features()).name + type_,
+                 grid_of_threadgroups(attention_groups(sizes_, sizes_.keys, tile, heads, "tokens"),
+                                      kAttentionThreads),
+                 grad_key, grad_value, given_.query, given_.key, given_.value, grad_, lse_,
+                 statistics_, given_.mask, given_.slopes, given_.cu_queries, given_.cu_keys,
+                 given_.lengths, given_.random, p());
   }
 
   void grad_mask() {
@@ -305,6 +321,33 @@ class AttentionGradients {
 
  private:
   AttentionParameters& p() { return given_.parameters; }
+
+  int64_t most_features() const { return std::max(sizes_.head_size, sizes_.value_size); }
+
+  // Returns true if kernels keep scores in cooperative tensors: where simdgroups multiply together,
+  // and if weights depend on positions by the window alone.
+  bool are_by_simdgroups() {
+    return device_.has_tensors && device_.has_warpgroups && most_features() <= kMostTileFeatures &&
+           call_.inputs.query.type != Type::kFloat && !given_.mask && !p().has_slopes &&
+           p().softcap == 0 && !p().drops && p().scale >= 1e-20f && p().scale <= 1e20f;
+  }
+
+  // Returns the number of tokens of a tile. Where tiles of one warpgroup are no more than
+  // multiprocessors, larger ones leave some idle.
+  int64_t tile_by_simdgroups(int64_t length, int64_t heads) const {
+    constexpr auto kLarge = static_cast<int64_t>(AttentionTile::kRowsOfWarpgroups);
+    const bool are_few =
+        ceil_div(length, kTensorTileQueries) * heads * sizes_.batch <= device_.multiprocessors;
+    return are_few || most_features() <= 64 ? kTensorTileQueries : kLarge;
+  }
+  Name name_by_simdgroups(const char* kernel, int64_t tile) const {
+    return Name(kernel) + (tile == kTensorTileQueries ? "by_warpgroup_" : "by_simdgroups_") +
+           (most_features() <= 64 ? "64_" : "128_") + type_;
+  }
+  // A simdgroup has 16 tokens of a tile.
+  LaunchGrid grid_of_tiles(int64_t length, int64_t tile, int64_t heads) const {
+    return grid_of_threadgroups(attention_groups(sizes_, length, tile, heads, "tokens"), tile * 2);
+  }
 
   View with_dtype(const View& view, Type type) {
     return view.type == type ? view : plan_.copied(view, type);
@@ -348,6 +391,7 @@ class AttentionGradients {
   View lse_;
   View statistics_;
   bool has_others_ = false;
+  bool by_simdgroups_ = false;
 };
 
 }  // namespace

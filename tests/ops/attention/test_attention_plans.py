@@ -246,6 +246,55 @@ def test_kernels_of_gradients_by_features(features, values, query, key_value):
     ]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "query", "key_value"),
+    [
+        ({}, ("by_warpgroup_64", 2 * 4 * 2), ("by_warpgroup_64", 2 * 2 * 3)),
+        (
+            {"batch": 99, "features": 8},
+            ("by_warpgroup_64", 99 * 4 * 2),
+            ("by_warpgroup_64", 99 * 2 * 3),
+        ),
+        ({"values": 65}, ("by_warpgroup_128", 2 * 4 * 2), ("by_warpgroup_128", 2 * 2 * 3)),
+        (
+            {"batch": 17, "features": 96},
+            ("by_simdgroups_128", 17 * 4),
+            ("by_warpgroup_128", 17 * 2 * 3),
+        ),
+        (
+            {"batch": 23, "features": 96},
+            ("by_simdgroups_128", 23 * 4),
+            ("by_simdgroups_128", 23 * 2 * 2),
+        ),
+    ],
+)
+def test_gradients_of_half_precision_by_warpgroups(sizes, query, key_value):
+    _, *kernels = launches(backward(operands(window_right=0, **sizes), limits=H200))
+    for launch, (kernel, count), of in zip(
+        kernels, (query, key_value), ("query", "key_value"), strict=True
+    ):
+        assert launch.kernel == f"attention_grad_{of}_{kernel}_half"
+        assert (groups(launch), launch.group[0]) == (count, 256 if "simdgroups" in kernel else 128)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dtype": torch.float32},
+        {"values": 129},
+        {"scale": -0.5},
+        {"softcap": 2.0},
+        {"dropout_p": 0.5, "rng": torch.zeros(2, dtype=torch.int64)},
+        {"attn_mask": torch.empty(1, 1, 70, 150, dtype=torch.bool)},
+        {"alibi_slopes": torch.empty(4)},
+    ],
+    ids=lambda x: next(iter(x)),
+)
+def test_gradients_of_other_weights_are_not_by_warpgroups(options):
+    for launch in launches(backward(operands(**options), limits=H200)):
+        assert "by_" not in launch.kernel
+
+
 # ---- caches ----------------------------------------------------------------------------------------
 
 

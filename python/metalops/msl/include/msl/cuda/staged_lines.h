@@ -204,11 +204,12 @@ struct LeftInLines {
   }
 };
 
-// Multiplies a left operand by staged lines: transposed, the lines are the columns of the product.
-// Products are added to the sums, or replace them.
+// Begins to multiply a left operand by staged lines: transposed, the lines are the columns of the
+// product. Products are added to the sums, or replace them.
 template <bool IsTransposed, bool Accumulates, class Left, class T, int Lines, int Features>
-MSL_INLINE void multiply_by_lines(const Left& left, const staged_lines<T, Lines, Features>& right,
-                                  float* sums) {
+MSL_INLINE void begin_to_multiply_by_lines(const Left& left,
+                                           const staged_lines<T, Lines, Features>& right,
+                                           float* sums) {
   using Right = staged_lines<T, Lines, Features>;
   using Panel = typename Right::Panel;
   constexpr int inner = IsTransposed ? Features : Lines, columns = IsTransposed ? Lines : Features;
@@ -231,45 +232,78 @@ MSL_INLINE void multiply_by_lines(const Left& left, const staged_lines<T, Lines,
     }
   }
   end_products();
-  wait_for_products<0>();
-  pin_sums<columns / 2>(sums);
 }
 
-// The operation of which this is a part: see staged_lines.
+// A product of which the operation D is a part: see staged_lines.
 template <matmul2d_descriptor D, class L, class R, class Dst>
-MSL_INLINE void multiply_staged_lines(const L& left, const R& right, Dst& destination) {
+struct ProductOfLines {
   static_assert(is_cooperative<Dst>, "Products of staged lines go to cooperative tensors");
+  static_assert(is_staged<L> || is_cooperative<L>,
+                "Staged lines are multiplied by them, or cooperative tensors");
   static_assert(D.m == 16 && !D.transpose_left, "M must be 16 with staged lines");
-  constexpr int lines = D.transpose_right ? D.n : D.k, features = D.transpose_right ? D.k : D.n;
+  static constexpr int lines = D.transpose_right ? D.n : D.k;
+  static constexpr int features = D.transpose_right ? D.k : D.n;
   using T = element_of_operand_t<R>;
   static_assert(same<R, staged_lines<T, lines, features>>, "Staged lines must be of this shape");
   static_assert(same<element_of_operand_t<L>, T> && same<typename Dst::value_type, float>,
                 "Staged lines are multiplied by elements of the same type, to float");
-  constexpr bool accumulates = D.matmul_mode == matmul2d_descriptor::mode::multiply_accumulate;
+  static constexpr bool accumulates =
+      D.matmul_mode == matmul2d_descriptor::mode::multiply_accumulate;
+  using Left = metal::conditional_t<is_staged<L>, LeftInLines<L>, LeftInRegisters<T, D.k>>;
+  Left left;
+  const R& right;
   float sums[D.n / 2];  // the first products replace them if they are not added
-  if constexpr (accumulates) to_warp_from<16, D.n>(destination, sums);
-  if constexpr (is_staged<L>) {
-    multiply_by_lines<D.transpose_right, accumulates>(LeftInLines<L>(left), right, sums);
-  } else {
-    static_assert(is_cooperative<L>, "Staged lines are multiplied by them, or cooperative tensors");
-    multiply_by_lines<D.transpose_right, accumulates>(LeftInRegisters<T, D.k>(left), right, sums);
+
+  MSL_INLINE ProductOfLines(const L& left_operand, const R& right_operand, const Dst& destination)
+      : left(left_operand), right(right_operand) {
+    if constexpr (accumulates) to_warp_from<16, D.n>(destination, sums);
   }
-  MSL_UNROLLED
-  for (int slot = 0; slot < D.n / 2; ++slot) destination[ushort(slot)] = sums[slot];
+  MSL_INLINE void begin() {
+    begin_to_multiply_by_lines<D.transpose_right, accumulates>(left, right, sums);
+  }
+  // Called after a wait for products.
+  MSL_INLINE void end(Dst& destination) {
+    pin_sums<D.n / 2>(sums);
+    MSL_UNROLLED
+    for (int slot = 0; slot < D.n / 2; ++slot) destination[ushort(slot)] = sums[slot];
+  }
+};
+template <matmul2d_descriptor D, class L, class R, class Dst>
+MSL_INLINE void multiply_staged_lines(const L& left, const R& right, Dst& destination) {
+  ProductOfLines<D, L, R, Dst> product(left, right, destination);
+  product.begin();
+  wait_for_products<0>();
+  product.end(destination);
 }
 
 }  // namespace msl::msl_impl
 
 namespace msl::mpp::tensor_ops {
 
+// Runs an operation by staged lines for two destinations: both products are in flight together.
+template <class Operation, class Left, class Right, class Destination>
+MSL_INLINE void run_together(const Operation&, const Left& left, const Right& right,
+                             Destination& destination, const Left& second_left,
+                             const Right& second_right, Destination& second_destination) {
+  using Product = msl_impl::ProductOfLines<Operation::descriptor, Left, Right, Destination>;
+  Product first(left, right, destination);
+  Product second(second_left, second_right, second_destination);
+  first.begin();
+  second.begin();
+  msl_impl::wait_for_products<0>();
+  first.end(destination);
+  second.end(second_destination);
+}
+
 // Two matrices' tiles of lines, such as keys and values: one pair of tiles is multiplied while the
-// next is copied; and 16 lines of a third matrix for each simdgroup, such as queries. For each pair
-// the threads call, in this order: take() or take_boxes(); multiply by first(); leave_first();
-// enter_second(); multiply by second().
+// next is copied; and 16 lines of each of Others other matrices for each simdgroup, such as
+// queries. For each pair the threads call, in this order: take() or take_boxes(); multiply by
+// first(); leave_first(); enter_second(); multiply by second(). Where it KeepsFirst, they multiply
+// by first() until they take the next pair, and do not call leave_first().
 //
 // Threads do not meet for tiles that the copy engine copies: warps tell by barriers which tiles
 // they have multiplied by, for the one that starts the copies.
-template <class T, int Lines, int Features, int Simdgroups>
+template <class T, int Lines, int Features, int Simdgroups, int Others = 1, bool KeepsFirst = false>
 class line_ring {
   template <int Count>
   using Loader = msl_impl::LineLoader<T, Count, Features, Simdgroups * 32>;
@@ -279,42 +313,46 @@ class line_ring {
  public:
   using lines = staged_lines<T, Lines, Features>;
   using rows = staged_lines<T, Simdgroups * 16, Features>;
-  static constexpr int bytes = rows::bytes + 2 * stages * lines::bytes;
+  static constexpr int bytes = Others * rows::bytes + 2 * stages * lines::bytes;
   static_assert(Simdgroups % 4 == 0);
 
   // first, second: the matrices' first lines; of those, and of their features, as many exist.
   // Called by all threads.
   MSL_INLINE line_ring(const T* first, long first_stride, int first_features, const T* second,
-                       long second_stride, int second_features, int count, bool is_aligned)
-      : first_{first, first_stride, first_features, thread(), is_aligned},
-        second_{second, second_stride, second_features, thread(), is_aligned},
+                       long second_stride, int second_features, int count)
+      : first_{first, first_stride, first_features, thread(), false},
+        second_{second, second_stride, second_features, thread(), false},
         memory_(msl_impl::launched_memory<bytes + 2 * 2 * stages * 8>()),
         count_(count) {
+    open();
+  }
+  // Goes on with two other matrices of the same sizes after the last tiles of these: begin() is
+  // next. Called by all threads.
+  MSL_INLINE void go_on_with(const T* first, const T* second) {
+    ::__syncthreads();
     if constexpr (Boxes::are_possible) {
       if (is_leader()) {
         MSL_UNROLLED
-        for (int i = 0; i < 2 * stages; ++i) {
-          msl_impl::begin_barrier(full(i / 2, i % 2), 1);
-          msl_impl::begin_barrier(empty(i / 2, i % 2), Simdgroups);
-        }
-        msl_impl::show_to_copy_engine();
+        for (int i = 0; i < 2 * 2 * stages; ++i) msl_impl::end_barrier(full(i / 2, i % 2));
       }
-      ::__syncthreads();
-      const bool has_first = first_boxes_.find(first, first_stride, first_features, count);
-      const bool has_second = second_boxes_.find(second, second_stride, second_features, count);
-      if (has_first && has_second) end_of_boxes_ = count / Lines * Lines;
     }
+    first_.from = first;
+    second_.from = second;
+    turn_ = -1;
+    open();
   }
 
-  // Starts to copy lines of the third matrix, before any others: `count` from `from` on.
+  // Starts to copy lines of another matrix, before any tiles: `count` from `from` on.
+  template <int Other = 0>
   MSL_INLINE rows bring_rows(const T* from, long stride, int features, int count) const {
-    const bool is_aligned = (msl_impl::address_of(from) | abi::u64(stride * 2)) % 16 == 0;
-    const Loader<Simdgroups * 16> loader{from, stride, features, thread(), is_aligned};
-    loader.bring(memory_, 0, count);
+    static_assert(Other < Others);
+    const abi::u32 memory = memory_ + Other * rows::bytes;
+    const Loader<Simdgroups * 16> loader{from, stride, features, thread(),
+                                         is_aligned(from, stride)};
+    loader.bring(memory, 0, count);
     msl_impl::end_of_copies();
     // The warpgroup has its own lines, at an address in uniform registers.
-    return {memory_ +
-            abi::u32(::__shfl_sync(~0u, thread() / 128, 0) * rows::Panel::address(64, 0))};
+    return {memory + abi::u32(::__shfl_sync(~0u, thread() / 128, 0) * rows::Panel::address(64, 0))};
   }
   // Begins with the tiles at line `at`, a multiple of Lines, after bring_rows(). end: of the lines
   // that are wanted.
@@ -340,7 +378,7 @@ class line_ring {
     if constexpr (Boxes::are_possible) {
       next_turn();
       wait_for_box(0);
-      if (at + Lines < end) bring_box(0, at + Lines);
+      if (!KeepsFirst && at + Lines < end) bring_box(0, at + Lines);
     }
   }
   // Waits for the first of the tiles at line `at`. Called by all threads.
@@ -360,23 +398,51 @@ class line_ring {
     if (at + Lines < end) bring(at + Lines);
   }
   // Called after the product with first().
-  MSL_INLINE void leave_first() const { leave(0); }
+  MSL_INLINE void leave_first() const {
+    static_assert(!KeepsFirst);
+    leave(0);
+  }
   // Waits for the second of the tiles at line `at`.
   MSL_INLINE void enter_second(int at, int end) const {
     const int next = at + Lines;
-    if (next < end && are_boxes(next)) bring_box(1, next);
+    if (next < end && are_boxes(next)) {
+      if (KeepsFirst) bring_box(0, next);
+      bring_box(1, next);
+    }
     if (are_boxes(at)) wait_for_box(1);
   }
   MSL_INLINE lines first() const { return {tile(stage(), 0)}; }
   MSL_INLINE lines second() const { return {tile(stage(), 1)}; }
 
  private:
+  static MSL_INLINE bool is_aligned(const T* from, long stride) {
+    return (msl_impl::address_of(from) | abi::u64(stride * 2)) % 16 == 0;
+  }
+  MSL_INLINE void open() {
+    first_.is_aligned = is_aligned(first_.from, first_.stride);
+    second_.is_aligned = is_aligned(second_.from, second_.stride);
+    if constexpr (Boxes::are_possible) {
+      if (is_leader()) {
+        MSL_UNROLLED
+        for (int i = 0; i < 2 * stages; ++i) {
+          msl_impl::begin_barrier(full(i / 2, i % 2), 1);
+          msl_impl::begin_barrier(empty(i / 2, i % 2), Simdgroups);
+        }
+        msl_impl::show_to_copy_engine();
+      }
+      ::__syncthreads();
+      const bool has_first = first_boxes_.find(first_.from, first_.stride, first_.features, count_);
+      const bool has_second =
+          second_boxes_.find(second_.from, second_.stride, second_.features, count_);
+      end_of_boxes_ = has_first && has_second ? count_ / Lines * Lines : 0;
+    }
+  }
   static MSL_INLINE int thread() {
     return int((msl_impl::index_in_threadgroup() & ~31u) | msl_impl::warp_lane());
   }
   static MSL_INLINE bool is_leader() { return thread() == 0; }
   MSL_INLINE abi::u32 tile(int stage, int matrix) const {
-    return memory_ + abi::u32(rows::bytes + (stage * 2 + matrix) * lines::bytes);
+    return memory_ + abi::u32(Others * rows::bytes + (stage * 2 + matrix) * lines::bytes);
   }
   // The barriers of a tile's copy, and of the warps that have multiplied by it.
   MSL_INLINE abi::u32 full(int stage, int matrix) const {
@@ -388,7 +454,10 @@ class line_ring {
   MSL_INLINE bool are_boxes(int at) const { return Boxes::are_possible && at < end_of_boxes_; }
   MSL_INLINE int stage() const { return turn_ % stages; }
   MSL_INLINE void next_turn() {
-    if (turn_ >= 0) leave(1);
+    if (turn_ >= 0) {
+      if (KeepsFirst) leave(0);
+      leave(1);
+    }
     ++turn_;
   }
   // The threads' copies of the tiles at line `at`, which the next turn takes.
