@@ -241,7 +241,7 @@ kernel void attention_forward(
   const Rows queries{of.queries + first * p.query.row, p.query.row};
   const attention::Scores<T> make = attention::scores_of<T>(s, p, mask, slopes, key_scale);
   const attention::Dropout dropout = attention::dropout_of(s, p, random);
-  const matmul::Place place{uint2(0), index, simdgroup, lane};
+  const matmul::Place place{index, simdgroup, lane};
 
   RowSoftmax softmax{-INFINITY, 0.0f, 1.0f, false};
   auto sums = ValueProduct::sums();

@@ -316,7 +316,7 @@ kernel void attention_grad_query(
     }
     return;
   }
-  const matmul::Place place{uint2(0), index, simdgroup, lane};
+  const matmul::Place place{index, simdgroup, lane};
   const attention::Scores<T> make = attention::scores_of<T>(s, p, mask, slopes);
   const attention::Dropout dropout = attention::dropout_of(s, p, random);
   const Pair<T> queries = pair_from(queries_of(s, p, query, grad_out), first);
@@ -415,7 +415,7 @@ kernel void attention_grad_key_value(
   if (first >= s.keys) {
     return;
   }
-  const matmul::Place place{uint2(0), index, simdgroup, lane};
+  const matmul::Place place{index, simdgroup, lane};
   const int keys_left = s.keys - first;
   const Pair<T> keys = pair_from(keys_of(s, p, key, value), first);
   auto key_sums = KeyProduct::sums();
@@ -555,7 +555,7 @@ kernel void attention_grad_mask(
   threadgroup float others[Tile::rows * Tile::stride];
   threadgroup T workspace[Tile::ScoreProduct::workspace];
   const MaskTile tile = mask_tile_of(group, Tile::rows, Tile::columns, p);
-  const matmul::Place place{uint2(0), index, simdgroup, lane};
+  const matmul::Place place{index, simdgroup, lane};
   float sums[Tile::share];
   for (int i = 0; i < Tile::share; ++i) {
     sums[i] = 0.0f;

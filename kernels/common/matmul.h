@@ -130,20 +130,19 @@ struct Sums {
   float of[PRODUCTS];
 };
 
-// The position of a thread.
+// The position of a thread in its threadgroup.
 struct Place {
-  uint2 tile;  // column, row
   uint index;  // thread_index_in_threadgroup
   uint simdgroup;
   uint lane;
 };
 
-// Returns the position of a threadgroup's thread, whose tiles cover a result of `columns` columns
-// row by row.
+// Returns the column and the row of a threadgroup's tile, if tiles cover a result of `columns`
+// columns row by row.
 template <typename Tile>
-inline Place place_of(uint group, int columns, uint index, uint simdgroup, uint lane) {
+inline uint2 tile_of(uint group, int columns) {
   const uint across = (static_cast<uint>(columns) + Tile::columns - 1) / Tile::columns;
-  return {uint2(group % across, group / across), index, simdgroup, lane};
+  return uint2(group % across, group / across);
 }
 
 // The position of the first of the two elements that a lane has of an 8 x 8 simdgroup matrix, in
@@ -263,16 +262,16 @@ inline void clear(thread Sum& sums) {
   }
 }
 
-// Passes each valid sum to the epilogue. others: the sums of the second product, if there are two.
-template <typename Tile, typename Sum, typename Epilogue>
-inline void finish(thread Sum& sums, thread Sum& others, Sizes sizes, Epilogue epilogue, int row,
-                   int column) {
+// Passes each valid sum inside of the result to the epilogue. IS_INSIDE: true if all are.
+template <typename Tile, bool IS_INSIDE, typename Sum, typename Epilogue>
+inline void finish_tile(Sum sums, Sum others, Sizes sizes, Epilogue epilogue, int row, int column) {
+#pragma unroll
   for (uint16_t i = 0; i < sums.get_capacity(); ++i) {
     if (!sums.is_valid_element(i)) {
       continue;
     }
     const auto at = sums.get_multidimensional_index(i);
-    if (row + at[1] >= sizes.rows || column + at[0] >= sizes.columns) {
+    if (!IS_INSIDE && (row + at[1] >= sizes.rows || column + at[0] >= sizes.columns)) {
       continue;
     }
     Sums<Tile::products> all;
@@ -284,10 +283,21 @@ inline void finish(thread Sum& sums, thread Sum& others, Sizes sizes, Epilogue e
   }
 }
 
+// Passes each valid sum to the epilogue. others: the sums of the second product, if there are two.
+template <typename Tile, typename Sum, typename Epilogue>
+inline void finish(thread Sum& sums, thread Sum& others, Sizes sizes, Epilogue epilogue, int row,
+                   int column) {
+  if (row + Tile::rows <= sizes.rows && column + Tile::columns <= sizes.columns) {
+    finish_tile<Tile, true>(sums, others, sizes, epilogue, row, column);
+  } else {
+    finish_tile<Tile, false>(sums, others, sizes, epilogue, row, column);
+  }
+}
+
 template <typename Tile, bool LEFT_TRANSPOSED, bool RIGHT_TRANSPOSED, typename T, typename U,
           typename Epilogue>
 inline void multiply_tensors(Dense<T> left, Dense<U> right, Sizes sizes, Epilogue epilogue,
-                             threadgroup U*, Place place) {
+                             threadgroup U*, uint2 tile, Place) {
   using namespace ::mpp::tensor_ops;
   constexpr auto descriptor = matmul2d_descriptor(
       Tile::rows, Tile::columns, static_cast<int>(::metal::dynamic_extent), LEFT_TRANSPOSED,
@@ -295,8 +305,8 @@ inline void multiply_tensors(Dense<T> left, Dense<U> right, Sizes sizes, Epilogu
   constexpr int simdgroups = Tile::down * Tile::across;
   typedef ::metal::execution_simdgroups<simdgroups> Scope;
   matmul2d<descriptor, Scope> operation;
-  const int row = static_cast<int>(place.tile.y) * Tile::rows;
-  const int column = static_cast<int>(place.tile.x) * Tile::columns;
+  const int row = static_cast<int>(tile.y) * Tile::rows;
+  const int column = static_cast<int>(tile.x) * Tile::columns;
   auto a = tensor_of<LEFT_TRANSPOSED>(left, row, sizes.rows - row, 0, sizes.inner);
   auto b = tensor_of<RIGHT_TRANSPOSED>(right, column, sizes.columns - column, 0, sizes.inner);
   auto sums =
@@ -322,7 +332,8 @@ inline void multiply_tensors(Dense<T> left, Dense<U> right, Sizes sizes, Epilogu
 template <typename Tile, bool LEFT_TRANSPOSED, bool RIGHT_TRANSPOSED, typename T, typename Right,
           typename Epilogue>
 inline void multiply_tensors(Dense<T> left, Right right, Sizes sizes, Epilogue epilogue,
-                             threadgroup typename Right::element* workspace, Place place) {
+                             threadgroup typename Right::element* workspace, uint2 tile,
+                             Place place) {
   using namespace ::mpp::tensor_ops;
   constexpr auto descriptor = matmul2d_descriptor(
       Tile::rows, Tile::columns, static_cast<int>(::metal::dynamic_extent), LEFT_TRANSPOSED,
@@ -331,8 +342,8 @@ inline void multiply_tensors(Dense<T> left, Right right, Sizes sizes, Epilogue e
   typedef ::metal::execution_simdgroups<simdgroups> Scope;
   matmul2d<descriptor, Scope> operation;
   constexpr int elements = elements_of<Tile::columns>();
-  const int row = static_cast<int>(place.tile.y) * Tile::rows;
-  const int column = static_cast<int>(place.tile.x) * Tile::columns;
+  const int row = static_cast<int>(tile.y) * Tile::rows;
+  const int column = static_cast<int>(tile.x) * Tile::columns;
   typedef decltype(tensor_of<LEFT_TRANSPOSED>(left, 0, 0, 0, 0)) A;
   typedef decltype(tensor_of_brought<Tile::columns, RIGHT_TRANSPOSED>(workspace, 0)) B;
   auto sums = operation.template get_destination_cooperative_tensor<A, B, float>();
@@ -361,19 +372,19 @@ inline void multiply_tensors(Dense<T> left, Right right, Sizes sizes, Epilogue e
   finish<Tile>(sums, others, sizes, epilogue, row, column);
 }
 
-// Computes a tile with Metal 4 tensors. All threads of the threadgroup call it together. workspace:
-// workspace<Tile, Right>() elements.
+// Computes a tile with Metal 4 tensors; `tile`: its column and row. All threads of the threadgroup
+// call it together. workspace: workspace<Tile, Right>() elements.
 template <typename Tile, typename Left, typename Right, typename Epilogue>
 inline void multiply_tile(Left left, Right right, Sizes sizes, Epilogue epilogue,
-                          threadgroup typename Right::element* workspace, Place place) {
+                          threadgroup typename Right::element* workspace, uint2 tile, Place place) {
   if (!left.is_transposed && !right.is_transposed) {
-    multiply_tensors<Tile, false, false>(left, right, sizes, epilogue, workspace, place);
+    multiply_tensors<Tile, false, false>(left, right, sizes, epilogue, workspace, tile, place);
   } else if (!left.is_transposed) {
-    multiply_tensors<Tile, false, true>(left, right, sizes, epilogue, workspace, place);
+    multiply_tensors<Tile, false, true>(left, right, sizes, epilogue, workspace, tile, place);
   } else if (right.is_transposed) {
-    multiply_tensors<Tile, true, true>(left, right, sizes, epilogue, workspace, place);
+    multiply_tensors<Tile, true, true>(left, right, sizes, epilogue, workspace, tile, place);
   } else {
-    multiply_tensors<Tile, true, false>(left, right, sizes, epilogue, workspace, place);
+    multiply_tensors<Tile, true, false>(left, right, sizes, epilogue, workspace, tile, place);
   }
 }
 
@@ -393,12 +404,12 @@ inline void load(thread::metal::simdgroup_matrix<T, 8, 8>& matrix, threadgroup c
 // workspace: workspace<Tile, Right>() elements.
 template <typename Tile, typename Left, typename Right, typename Epilogue>
 inline void multiply_tile(Left left, Right right, Sizes sizes, Epilogue epilogue,
-                          threadgroup typename Right::element* workspace, Place place) {
+                          threadgroup typename Right::element* workspace, uint2 tile, Place place) {
   typedef typename Right::element T;
   constexpr int down = Tile::rows / Tile::down / 8;
   constexpr int across = Tile::columns / Tile::across / 8;
-  const int row = static_cast<int>(place.tile.y) * Tile::rows;
-  const int column = static_cast<int>(place.tile.x) * Tile::columns;
+  const int row = static_cast<int>(tile.y) * Tile::rows;
+  const int column = static_cast<int>(tile.x) * Tile::columns;
   const int part_row = static_cast<int>(place.simdgroup) / Tile::across * (down * 8);
   const int part_column = static_cast<int>(place.simdgroup) % Tile::across * (across * 8);
   ::metal::simdgroup_float8x8 sums[Tile::products][down][across];

@@ -24,17 +24,6 @@ struct StoreScaled {
   float beta;
   bool adds;
 
-  StoreScaled(device R* results, device const R* addends, int64_t product,
-              constant GemmParameters& p)
-      : result(results + product * p.rows * p.columns),
-        added(addends + product * p.added_strides[0]),
-        row_stride(p.added_strides[1]),
-        column_stride(p.added_strides[2]),
-        columns(p.columns),
-        alpha(p.alpha[0]),
-        beta(p.beta[0]),
-        adds(p.adds) {}
-
   inline void operator()(int row, int column, matmul::Sums<1> sums) const {
     float value = alpha * sums.of[0];
     if (adds) {
@@ -43,6 +32,19 @@ struct StoreScaled {
     result[static_cast<int64_t>(row) * columns + column] = static_cast<R>(value);
   }
 };
+
+template <typename R>
+inline StoreScaled<R> store_scaled(device R* results, device const R* addends, int64_t product,
+                                   constant GemmParameters& p) {
+  return {results + product * p.rows * p.columns,
+          addends + product * p.added_strides[0],
+          p.added_strides[1],
+          p.added_strides[2],
+          p.columns,
+          p.alpha[0],
+          p.beta[0],
+          p.adds};
+}
 
 template <typename T>
 inline matmul::Dense<T> left_of(device const T* left, int64_t product, constant GemmParameters& p) {
@@ -69,10 +71,10 @@ kernel void gemm(device R* result [[buffer(0)]], device const T* left [[buffer(1
   const uint down = (static_cast<uint>(p.rows) + Tile::rows - 1) / Tile::rows;
   const int64_t product = group / (across * down);
   const uint tile = group % (across * down);
-  const matmul::Place place{uint2(tile % across, tile / across), index, simdgroup, lane};
-  matmul::multiply_tile<Tile>(left_of(left, product, p), right_of(right, product, p),
-                              matmul::Sizes{p.rows, p.columns, p.inner},
-                              StoreScaled<R>(result, added, product, p), workspace, place);
+  matmul::multiply_tile<Tile>(
+      left_of(left, product, p), right_of(right, product, p),
+      matmul::Sizes{p.rows, p.columns, p.inner}, store_scaled(result, added, product, p), workspace,
+      uint2(tile % across, tile / across), matmul::Place{index, simdgroup, lane});
 }
 
 // GEMV with operands that are not transposed: a simdgroup computes four elements.
@@ -88,7 +90,7 @@ kernel void gemm_row(device R* result [[buffer(0)]], device const T* left [[buff
   const int column = static_cast<int>(group % across * 16 + simdgroup * 4);
   matmul::multiply_skinny<1, 4, 1>(left_of(left, product, p), right_of(right, product, p),
                                    matmul::Sizes{p.rows, p.columns, p.inner},
-                                   StoreScaled<R>(result, added, product, p), 0, column, lane);
+                                   store_scaled(result, added, product, p), 0, column, lane);
 }
 
 // ---- integers and complex numbers ---------------------------------------------------------------

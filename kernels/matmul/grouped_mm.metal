@@ -43,8 +43,8 @@ kernel void grouped_mm(device T* result [[buffer(0)]], device const T* left [[bu
   const StoreRounded<T> store{
       result + work.group * p.result_step + work.left_line * p.result_stride + work.right_line,
       p.result_stride};
-  matmul::multiply_tile<Tile>(a, b, work.sizes, store, workspace,
-                              matmul::Place{work.tile, index, simdgroup, lane});
+  matmul::multiply_tile<Tile>(a, b, work.sizes, store, workspace, work.tile,
+                              matmul::Place{index, simdgroup, lane});
 }
 
 #define REGISTER_GROUPED_MM(NAME, T, ...) \

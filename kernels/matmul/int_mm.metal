@@ -51,16 +51,15 @@ inline void multiply_bytes(matmul::Dense<char> left, matmul::Dense<char> right, 
 template <typename Tile>
 inline void multiply(matmul::Dense<char> left, matmul::Dense<char> right, matmul::Sizes sizes,
                      device int* result, device const int* offsets, bool has_offsets,
-                     threadgroup half*, matmul::Place place) {
+                     threadgroup half*, uint2 tile, matmul::Place) {
   if (!left.is_transposed && !right.is_transposed) {
-    multiply_bytes<Tile, false, false>(left, right, sizes, result, offsets, has_offsets,
-                                       place.tile);
+    multiply_bytes<Tile, false, false>(left, right, sizes, result, offsets, has_offsets, tile);
   } else if (!left.is_transposed) {
-    multiply_bytes<Tile, false, true>(left, right, sizes, result, offsets, has_offsets, place.tile);
+    multiply_bytes<Tile, false, true>(left, right, sizes, result, offsets, has_offsets, tile);
   } else if (right.is_transposed) {
-    multiply_bytes<Tile, true, true>(left, right, sizes, result, offsets, has_offsets, place.tile);
+    multiply_bytes<Tile, true, true>(left, right, sizes, result, offsets, has_offsets, tile);
   } else {
-    multiply_bytes<Tile, true, false>(left, right, sizes, result, offsets, has_offsets, place.tile);
+    multiply_bytes<Tile, true, false>(left, right, sizes, result, offsets, has_offsets, tile);
   }
 }
 
@@ -109,13 +108,13 @@ struct AddExact {
 template <typename Tile>
 inline void multiply(matmul::Dense<char> left, matmul::Dense<char> right, matmul::Sizes sizes,
                      device int* result, device const int* offsets, bool has_offsets,
-                     threadgroup half* workspace, matmul::Place place) {
+                     threadgroup half* workspace, uint2 tile, matmul::Place place) {
   constexpr int exact = 1 << 10;  // products are at most 2^14, so sums at most 2^24
   for (int k = 0; k < sizes.inner; k += exact) {
     matmul::multiply_tile<Tile>(
         Halves{left, k, left.is_transposed}, Halves{right, k, right.is_transposed},
         matmul::Sizes{sizes.rows, sizes.columns, min(exact, sizes.inner - k)},
-        AddExact{result, offsets, sizes.columns, k == 0, has_offsets}, workspace, place);
+        AddExact{result, offsets, sizes.columns, k == 0, has_offsets}, workspace, tile, place);
   }
 }
 
@@ -139,7 +138,8 @@ kernel void int_mm(device int* result [[buffer(0)]], device const char* left [[b
                  matmul::Dense<char>{right, parameters.right_stride, parameters.right_transposed},
                  matmul::Sizes{parameters.rows, parameters.columns, parameters.inner}, result,
                  offsets, parameters.has_offsets, brought,
-                 matmul::place_of<Tile>(group, parameters.columns, index, simdgroup, lane));
+                 matmul::tile_of<Tile>(group, parameters.columns),
+                 matmul::Place{index, simdgroup, lane});
 }
 
 #define REGISTER_INT_MM(NAME, ...) \

@@ -94,11 +94,9 @@ kernel void linear_act(device T* result [[buffer(0)]], device T* before [[buffer
   const matmul::Dense<T> a{left, parameters.left_stride, parameters.left_transposed};
   const matmul::Dense<T> b{right, parameters.right_stride, parameters.right_transposed};
   const matmul::Sizes sizes{parameters.rows, parameters.columns, parameters.inner};
-  const matmul::Place place =
-      matmul::place_of<Tile>(group, parameters.columns, index, simdgroup, lane);
-  matmul::multiply_tile<Tile>(a, b, sizes,
-                              epilogue_of<T, Tile::products>(result, before, bias, parameters),
-                              workspace, place);
+  matmul::multiply_tile<Tile>(
+      a, b, sizes, epilogue_of<T, Tile::products>(result, before, bias, parameters), workspace,
+      matmul::tile_of<Tile>(group, parameters.columns), matmul::Place{index, simdgroup, lane});
 }
 
 // Skinny GEMM with activation: a threadgroup has four simdgroups, each of which computes ROWS rows

@@ -147,8 +147,8 @@ kernel void scaled_grouped_mm(
       p.result,
       false,
       false};
-  matmul::multiply_tile<Tile>(a, b, work.sizes, store, workspace,
-                              matmul::Place{work.tile, index, simdgroup, lane});
+  matmul::multiply_tile<Tile>(a, b, work.sizes, store, workspace, work.tile,
+                              matmul::Place{index, simdgroup, lane});
 }
 
 #define REGISTER_TILE(NAME, SCALES, SCALE_NAME, ...)                                     \

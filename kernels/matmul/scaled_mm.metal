@@ -63,11 +63,10 @@ kernel void scaled_mm(
   const matmul::Dense<T> a{left, parameters.left_stride, false};
   const Coded<Scales> b = coded<Scales>(right, table, scales, parameters, index, Tile::threads);
   const matmul::Sizes sizes{parameters.rows, parameters.columns, parameters.inner};
-  const matmul::Place place =
-      matmul::place_of<Tile>(group, parameters.columns, index, simdgroup, lane);
   matmul::multiply_tile<Tile>(
       a, b, sizes, epilogue_of(result, row_scales, column_scales, bias, result_scale, parameters),
-      workspace, place);
+      workspace, matmul::tile_of<Tile>(group, parameters.columns),
+      matmul::Place{index, simdgroup, lane});
 }
 
 // Skinny GEMM: a threadgroup has four simdgroups, each of which computes ROWS rows x COLUMNS

@@ -60,10 +60,10 @@ kernel void gguf_tiles(device T* result [[buffer(0)]], device const T* left [[bu
   threadgroup T workspace[matmul::workspace<Tile, matmul::Blocks<T>>()];
   const matmul::Dense<T> a{left, p.inner, false};
   const matmul::Blocks<T> b{{data, &p.right}};
-  const matmul::Place place = matmul::place_of<Tile>(group, p.columns, index, simdgroup, lane);
   const matmul::StoreWithBias<T> epilogue{result, bias, p.columns, p.has_bias};
   matmul::multiply_tile<Tile>(a, b, matmul::Sizes{p.rows, p.columns, p.inner}, epilogue, workspace,
-                              place);
+                              matmul::tile_of<Tile>(group, p.columns),
+                              matmul::Place{index, simdgroup, lane});
 }
 
 #define REGISTER_TILE(NAME, T, ...) \

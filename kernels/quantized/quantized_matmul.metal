@@ -561,11 +561,11 @@ kernel void quantized_matmul_tiles(
       packed::matrix_of<T>(codes, scales, biases, packed::global_factor(global_scale, p.right),
                            p.right, of.right),
       p.right_transposed};
-  const matmul::Place place{uint2(group % across, group / across % down), index, simdgroup, lane};
+  const uint2 tile(group % across, group / across % down);
   const store_with_bias<T> epilogue{result + pair * p.rows * p.columns, bias, p.columns,
                                     p.has_bias};
   matmul::multiply_tile<Tile>(a, b, matmul::Sizes{p.rows, p.columns, p.inner}, epilogue, workspace,
-                              place);
+                              tile, matmul::Place{index, simdgroup, lane});
 }
 
 #define REGISTER_TILES(T)                                                        \

@@ -361,6 +361,10 @@ class CallGraph:
             return name in TENSOR_FUNCTIONS and name not in self.lookup.functions
         if name not in TENSOR_METHODS:
             return False
+        least, most = TENSOR_METHODS[name]
+        low, high = self.lookup.arguments(call.child_by_field_name("arguments"))
+        if high < least or low > most:
+            return False
         if functions is None:
             functions = self.lookup.call(call, *self._around(call)).functions
         return not functions

@@ -26,6 +26,9 @@ _WRITERS = {
     "simdgroup_load": {0},
     "simdgroup_multiply": {0},
     "simdgroup_multiply_accumulate": {0},
+    "run": {2},  # of matmul2d
+    "reduce_rows": {1},
+    "reduce_columns": {1},
 }
 
 

@@ -23,7 +23,7 @@ class Body:
     """The analysis of one function, for given kinds of its parameters: its parts.
 
     scopes: of the function. parameters: (parameter node, Kind) each. meets: returns how a call synchronises ("barrier",
-    "simd", "function") or None; for a lambda, true if threads may synchronise in it; for a binary expression, true if
+    "simd", "tensor", "function") or None; for a lambda, true if threads may synchronise in it; for a binary expression, true if
     it is a matrix product. writes: returns true if a call may change its argument at a position. is_pure: returns true
     if a call has no side effects.
     """

@@ -149,17 +149,15 @@ THREAD_NUMBERS = frozenset(
     )
 )
 # Operations on tensors that synchronise threads, or that depend on the current thread: members of the library's
-# classes, and functions. They take no Site argument.
-TENSOR_METHODS = frozenset(
-    [
-        "run",
-        "get_destination_cooperative_tensor",
-        "get_left_input_cooperative_tensor",
-        "get_right_input_cooperative_tensor",
-        "get_row_reduction_destination_cooperative_tensor",
-        "get_column_reduction_destination_cooperative_tensor",
-    ]
-)
+# classes, with the least and the largest number of arguments, and functions. They take no Site argument.
+TENSOR_METHODS = {
+    "run": (3, 3),
+    "get_destination_cooperative_tensor": (0, 0),
+    "get_left_input_cooperative_tensor": (0, 1),
+    "get_right_input_cooperative_tensor": (0, 1),
+    "get_row_reduction_destination_cooperative_tensor": (0, 0),
+    "get_column_reduction_destination_cooperative_tensor": (0, 0),
+}
 TENSOR_FUNCTIONS = frozenset(["reduce_rows", "reduce_columns"])
 _SIMDGROUP_NAMES = (
     "simdgroup_",

@@ -39,9 +39,10 @@ MSL_INLINE bool store_in_vectors(const From& from, const Dst& to);
 
 namespace msl::metal {
 
-// Layout: rank, capacity (slots of each thread), simdgroups (of the scope, 0 for a thread),
-// coordinates(thread, slot), whether load() expands dimensions of size 1, and stores(thread, slot):
-// true if store() of that thread writes the element.
+// Layout: rank, capacity (slots of each thread), is_full (true if each slot holds an element),
+// simdgroups (of the scope, 0 for a thread), coordinates(thread, slot), whether load() expands
+// dimensions of size 1, and stores(thread, slot): true if store() of that thread writes the
+// element.
 template <class ElementType, class Extents, class Layout>
 struct cooperative_tensor {
   using element_type = ElementType;
@@ -102,7 +103,8 @@ struct cooperative_tensor {
     if (is_valid_element(slot)) *elements_.address(slot) = value;
   }
   MSL_INLINE bool is_valid_element(thread_index_type slot) const {
-    return slot < Layout::capacity && Layout::coordinates(thread_, slot).exists;
+    return slot < Layout::capacity &&
+           (Layout::is_full || Layout::coordinates(thread_, slot).exists);
   }
   MSL_INLINE array<index_type, Extents::rank()> get_multidimensional_index(
       thread_index_type slot) const {
@@ -194,6 +196,10 @@ struct cooperative_tensor {
   }
 
   MSL_INLINE uint msl_thread() const { return thread_; }
+  // thread: in the scope.
+  MSL_INLINE static cooperative_tensor msl_of_thread(uint thread) {
+    return cooperative_tensor(thread);
+  }
 
  private:
   MSL_INLINE explicit cooperative_tensor(uint thread) : elements_(thread), thread_(thread) {}

@@ -5,6 +5,13 @@
 #include <msl/host/tile_product.h>
 #include <msl/tensor_ops/layout.h>
 
+namespace msl::msl_support {
+template <class T>
+class Lanes;
+template <class... A>
+struct Pack;
+}  // namespace msl::msl_support
+
 namespace msl::msl_impl {
 
 // Returns the site that the running thread entered last: calls of member functions take no site of
@@ -14,15 +21,16 @@ MSL_INLINE abi::Site site_of_call() {
   return {path->depth == 0 ? 0 : path->steps[path->depth - 2], 0};
 }
 
+inline void fail_for_scope() {
+  msl_runtime->fail(
+      "an operation with execution_simdgroups<N> must be run by a threadgroup of N simdgroups");
+}
 // Checks that an operation of several simdgroups is run by the whole threadgroup.
 template <int Simdgroups>
 MSL_INLINE void check_scope(const abi::Thread& thread) {
   const abi::Group& group = *thread.group;
   const u32 threads = group.size[0] * group.size[1] * group.size[2];
-  if (__builtin_expect(threads != Simdgroups * 32, 0)) {
-    msl_runtime->fail(
-        "an operation with execution_simdgroups<N> must be run by a threadgroup of N simdgroups");
-  }
+  if (__builtin_expect(threads != Simdgroups * 32, 0)) fail_for_scope();
 }
 
 // Calls f(lane, slot, row, column) for all elements of a tile that is distributed over a simdgroup.
@@ -110,7 +118,8 @@ struct MatrixProduct {
     }
     with_left(all, [&](const auto& left) {
       with_right(all, [&](const auto& right) {
-        compute(left, right, *all[0], [&](u32 lane) -> Dst& { return *all[lane]->destination; });
+        compute<false>(left, right, *all[0],
+                       [&](u32 lane) -> Dst& { return *all[lane]->destination; });
       });
     });
   }
@@ -141,11 +150,12 @@ struct MatrixProduct {
     }
   }
 
-  // destination(lane): the destination of a lane.
-  template <class Left, class Right, class Destination>
+  // IsWhole: true for the whole tile, false for the part of operands.simdgroup. destination(i): the
+  // destination of a lane, or of a thread of the scope if IsWhole.
+  template <bool IsWhole, class Left, class Right, class Destination>
   static MSL_INLINE void compute(const Left& left, const Right& right, const Operands& operands,
                                  const Destination& destination) {
-    const TilePart<D.m, D.n, is_of_one_thread ? 0 : simdgroups> part(operands.simdgroup);
+    const TilePart<D.m, D.n, IsWhole ? 0 : simdgroups> part(operands.simdgroup);
     if (part.is_empty()) return;
     const auto visit = [&](int i, int down, int j, int across, const auto& f) {
       if constexpr (is_tensor<Dst>) {
@@ -154,6 +164,15 @@ struct MatrixProduct {
         const int columns = int(clamped(view.columns - j, across));
         for (int r = 0; r < rows; ++r) {
           f(&view.first.at((i + r) * view.row_stride + j), r * kBlockColumns, columns);
+        }
+      } else if constexpr (IsWhole && simdgroups > 1) {
+        for (uint s = 0; s < uint(simdgroups); ++s) {
+          const TilePart<D.m, D.n, simdgroups> of(s);
+          if (of.row >= i + down || of.row + of.rows <= i) continue;
+          if (of.column >= j + across || of.column + of.columns <= j) continue;
+          visit_slots<typename Dst::layout::Tile>(
+              [&](uint lane) -> Dst& { return destination(s * 32 + lane); }, of, i, down, j, across,
+              f);
         }
       } else {
         visit_slots<typename Dst::layout::Tile>(destination, part, i, down, j, across, f);
@@ -172,6 +191,17 @@ struct MatrixProduct {
           visit(i, down, j, across,
                 [&](E* to, int at, int count) { copy_run(to, sums + at, count); });
         });
+  }
+  // Computes the whole tile of operands in memory. Not inlined: engines share it.
+  struct OneDestination {
+    Dst* to;
+    MSL_INLINE Dst& operator()(u32) const { return *to; }
+  };
+  template <class Destination>
+  static __attribute__((noinline)) void compute_whole(const Operands& operands,
+                                                      const Destination& destination) {
+    compute<true>(view_of(*operands.left, D.transpose_left),
+                  view_of(*operands.right, D.transpose_right), operands, destination);
   }
 };
 
@@ -210,8 +240,82 @@ MSL_INLINE void multiply_tiles(L& left, R& right, Dst& destination) {
   if constexpr (!Operation::is_of_one_thread) {
     together<Operation, char>(site_of_call(), operands);
   } else if (thread_in_scope(Operation::simdgroups) == 0) {
-    Operation::compute(view_of(left, D.transpose_left), view_of(right, D.transpose_right), operands,
-                       [&](u32) -> Dst& { return destination; });
+    Operation::compute_whole(operands, typename Operation::OneDestination{&destination});
+  }
+}
+
+// ---- all threads of a group ---------------------------------------------------------------------
+
+// A cooperative tensor of type T for each thread of a mask; finish(tensor, thread) completes it.
+template <class T, class Threads, class M, class F>
+MSL_INLINE auto create_in_group(const Threads& threads, const M& mask, const F& finish) {
+  constexpr int simdgroups = T::layout::simdgroups;
+  msl_support::Lanes<T> created(threads);
+  for (u32 s = 0; s < threads.simdgroups(); ++s) {
+    for_lanes(mask.word(threads, s), [&](u32 lane) {
+      const u32 thread = s * 32 + lane;
+      T& tensor = created[thread];
+      tensor = T::msl_of_thread(simdgroups == 0 ? 0 : simdgroups == 1 ? lane : thread);
+      finish(tensor, thread);
+    });
+  }
+  return created;
+}
+
+// Runs Operation::run for each simdgroup with threads of the mask. operands(thread, simdgroup):
+// those of a thread.
+template <class Operation, class Threads, class M, class F>
+MSL_INLINE void run_for_simdgroups(const Threads& threads, const M& mask, const F& operands) {
+  for (u32 s = 0; s < threads.simdgroups(); ++s) {
+    const u32 lanes = mask.word(threads, s);
+    if (lanes == 0) continue;
+    typename Operation::Operands all[32];
+    const void* in[32];
+    for_lanes(lanes, [&](u32 lane) {
+      all[lane] = operands(s * 32 + lane, s);
+      in[lane] = &all[lane];
+    });
+    Operation::run(in, nullptr, lanes);
+  }
+}
+
+// multiply_tiles() of all threads of a mask. If they are the threads of the scope, which have it in
+// common, one computes the whole tile and packs operands once.
+template <matmul2d_descriptor D, class Scope, class L, class R, class Dst, class Threads, class M,
+          class P>
+MSL_INLINE void multiply_tiles_in_group(const Threads& threads, const M& mask, const P& pack) {
+  using Operation = MatrixProduct<D, Scope, L, R, Dst>;
+  constexpr u32 simdgroups = Operation::simdgroups;
+  const auto lefts = pack.template get<0>();
+  const auto rights = pack.template get<1>();
+  const auto destinations = pack.template get<2>();
+  const auto operands = [&](u32 thread, u32 simdgroup) {
+    return typename Operation::Operands{&lefts[thread], &rights[thread], &destinations[thread],
+                                        simdgroups > 1 ? simdgroup : 0};
+  };
+  if constexpr (simdgroups > 1) {
+    if (__builtin_expect(threads.count != simdgroups * 32, 0)) fail_for_scope();
+    bool is_whole = true;
+    for (u32 s = 0; s < simdgroups; ++s) is_whole &= mask.word(threads, s) == ~0u;
+    if constexpr (!Operation::is_of_one_thread) {
+      if (is_whole) {
+        Operation::compute_whole(operands(0, 0),
+                                 [&](u32 thread) -> Dst& { return destinations[thread]; });
+        return;
+      }
+    }
+  }
+  if constexpr (Operation::is_of_one_thread) {
+    for (u32 s = 0; s < threads.simdgroups(); ++s) {
+      for_lanes(mask.word(threads, s) & (simdgroups == 0 ? ~0u : u32(simdgroups == 1 || s == 0)),
+                [&](u32 lane) {
+                  const u32 thread = s * 32 + lane;
+                  Operation::compute_whole(operands(thread, 0), typename Operation::OneDestination{
+                                                                    &destinations[thread]});
+                });
+    }
+  } else {
+    run_for_simdgroups<Operation>(threads, mask, operands);
   }
 }
 
@@ -270,6 +374,25 @@ MSL_INLINE void reduce_tile(Source& source, Destination& destination, Operation 
                                    site_of_call().id);
   together<Reduction, char>(
       site_of_call(), typename Reduction::Operands{&source, &destination, operation, identity});
+}
+
+// reduce_tile() of all threads of a mask.
+template <int Dimension, class Threads, class M, class P, class Source, class Destination,
+          class... Others>
+MSL_INLINE void reduce_tiles_in_group(const Threads& threads, const M& mask, const P& pack, Source&,
+                                      Destination&, const Others&...) {
+  using Reduction = TileReduction<Dimension, Source, Destination>;
+  using E = typename Source::element_type;
+  using mpp::tensor_ops::reduction_operation;
+  const auto sources = pack.template get<0>();
+  const auto destinations = pack.template get<1>();
+  run_for_simdgroups<Reduction>(threads, mask, [&](u32 thread, u32) {
+    typename Reduction::Operands operands{&sources[thread], &destinations[thread],
+                                          reduction_operation::sum, E(0)};
+    if constexpr (sizeof...(Others) > 0) operands.operation = pack.template get<2>()[thread];
+    if constexpr (sizeof...(Others) > 1) operands.identity = E(pack.template get<3>()[thread]);
+    return operands;
+  });
 }
 
 }  // namespace msl::msl_impl

@@ -71,6 +71,7 @@ struct ConvolutionLayout {
   static constexpr int simdgroups = ScopeOf<Scope>::simdgroups;
   using Tile = ScopeTile<pixels_of(D), D.destination[0], simdgroups>;
   static constexpr int rank = 4, capacity = Tile::capacity;
+  static constexpr bool is_full = false;
   static constexpr bool expands = false;
   static MSL_INLINE constexpr Coordinates coordinates(uint thread, uint slot) {
     const TilePlace in = Tile::place(thread, slot);

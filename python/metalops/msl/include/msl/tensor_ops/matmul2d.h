@@ -79,6 +79,11 @@ constexpr bool check_descriptor() {
 
 // ---- layouts ------------------------------------------------------------------------------------
 
+// Returns true if each slot of the threads of a scope holds one of `elements` elements.
+constexpr bool is_full_tile(int capacity, int simdgroups, int elements) {
+  return capacity * (simdgroups == 0 ? 1 : simdgroups * 32) == elements;
+}
+
 enum class Role { kLeft, kRight, kDestination, kRowReduction, kColumnReduction };
 
 // L, R: the operands' types; for inputs, with E, element types.
@@ -91,6 +96,7 @@ struct DestinationLayout {
   static constexpr int simdgroups = ScopeOf<Scope>::simdgroups;
   using Tile = ScopeTile<D.m, D.n, simdgroups>;
   static constexpr int rank = 2, capacity = Tile::capacity;
+  static constexpr bool is_full = is_full_tile(capacity, simdgroups, D.m* D.n);
   static constexpr bool expands = true;
   static MSL_INLINE constexpr Coordinates coordinates(uint thread, uint slot) {
     const TilePlace in = Tile::place(thread, slot);
@@ -107,6 +113,7 @@ struct LeftInputLayout {
   static constexpr int simdgroups = ScopeOf<Scope>::simdgroups;
   using Tile = ScopeTile<D.m, D.k, simdgroups, D.transpose_left, Operand::kLeft>;
   static constexpr int rank = 2, capacity = Tile::capacity;
+  static constexpr bool is_full = is_full_tile(capacity, simdgroups, D.m* D.k);
   static constexpr bool expands = false;
   static MSL_INLINE constexpr Coordinates coordinates(uint thread, uint slot) {
     const TilePlace in = Tile::place(thread, slot);
@@ -124,6 +131,7 @@ struct RightInputLayout {
   static constexpr int simdgroups = ScopeOf<Scope>::simdgroups;
   using Tile = ScopeTile<D.k, D.n, simdgroups, D.transpose_right, Operand::kRight>;
   static constexpr int rank = 2, capacity = Tile::capacity;
+  static constexpr bool is_full = is_full_tile(capacity, simdgroups, D.k* D.n);
   static constexpr bool expands = false;
   static MSL_INLINE constexpr Coordinates coordinates(uint thread, uint slot) {
     const TilePlace in = Tile::place(thread, slot);
@@ -147,6 +155,7 @@ struct ReductionLayout {
   static constexpr bool is_scrambled = MSL_COOPERATIVE_LAYOUT == 0;
   static constexpr int first = is_scrambled ? (MSL_COOPERATIVE_SEED % 7 + 3) % length : 0;
   static constexpr int rank = 1, capacity = length + is_scrambled;
+  static constexpr bool is_full = false;
   static constexpr bool expands = true;
   static MSL_INLINE constexpr Coordinates coordinates(uint, uint slot) {
     return {{(int(slot) + first) % length, 0}, slot < uint(length)};
@@ -180,6 +189,7 @@ struct ReductionLayout<0, D, Scope, L, R> {
   static constexpr int simdgroups = ScopeOf<Scope>::simdgroups;
   static constexpr int across = WarpTile<D.m, D.n>::across;
   static constexpr int rank = 1, capacity = WarpTile<D.m, D.n>::down * 2;
+  static constexpr bool is_full = false;
   static constexpr bool expands = true;
   static MSL_INLINE constexpr Coordinates coordinates(uint thread, uint slot) {
     const int row = WarpTile<D.m, D.n>::row_of_lane(abi::warp_lane_of(thread & 31)) + int(slot) * 8;
@@ -540,6 +550,44 @@ class matmul2d {
     return cooperative_tensor_column_reduction_destination_t<L, R, E, Coord>();
   }
 
+#if !defined(__CUDACC_RTC__)
+  // The forms for all threads of a group together (host/group.h).
+  template <class K, class Threads, class M, class P, class L, class R, class Dst>
+  MSL_INLINE void run_in_group(K, const Threads& threads, const M& mask, const P& pack, L&, R&,
+                               Dst&) const {
+    static_assert(msl_impl::check_operands<Descriptor, Scope, metal::remove_cv_t<L>,
+                                           metal::remove_cv_t<R>, Dst>());
+    msl_impl::multiply_tiles_in_group<Descriptor, Scope, L, R, Dst>(threads, mask, pack);
+  }
+#define MSL_CREATED_IN_GROUP(NAME)                                                                 \
+  template <class L, class R, class E, class Coord = int, class K, class Threads, class M>         \
+  MSL_INLINE auto get_##NAME##_cooperative_tensor_in_group(                                        \
+      K, const Threads& threads, const M& mask, const msl_support::Pack<>&) const {                \
+    using T = decltype(get_##NAME##_cooperative_tensor<metal::remove_reference_t<L>,               \
+                                                       metal::remove_reference_t<R>, E, Coord>()); \
+    return msl_impl::create_in_group<T>(threads, mask, [](T&, uint) {});                           \
+  }
+  MSL_CREATED_IN_GROUP(left_input)
+  MSL_CREATED_IN_GROUP(right_input)
+  MSL_CREATED_IN_GROUP(destination)
+  MSL_CREATED_IN_GROUP(row_reduction_destination)
+  MSL_CREATED_IN_GROUP(column_reduction_destination)
+#undef MSL_CREATED_IN_GROUP
+#define MSL_CONVERTED_IN_GROUP(NAME)                                                              \
+  template <class L, class R, class E, class K, class Threads, class M, class P, class Source>    \
+  MSL_INLINE auto get_##NAME##_cooperative_tensor_in_group(                                       \
+      K, const Threads& threads, const M& mask, const P& pack, const Source& source) const {      \
+    using T = decltype(get_##NAME##_cooperative_tensor<metal::remove_reference_t<L>,              \
+                                                       metal::remove_reference_t<R>, E>(source)); \
+    const auto sources = pack.template get<0>();                                                  \
+    return msl_impl::create_in_group<T>(                                                          \
+        threads, mask, [&](T& to, uint thread) { to = converted(to, sources[thread]); });         \
+  }
+  MSL_CONVERTED_IN_GROUP(left_input)
+  MSL_CONVERTED_IN_GROUP(right_input)
+#undef MSL_CONVERTED_IN_GROUP
+#endif
+
  private:
   template <class To, class From>
   static MSL_INLINE To converted(To to, const From& from) {
@@ -581,6 +629,19 @@ MSL_INLINE void reduce_columns(
   msl_impl::check_reduction<SL, DL, msl_impl::Role::kColumnReduction>();
   msl_impl::reduce_tile<1>(source, destination, operation, identity);
 }
+
+#if !defined(__CUDACC_RTC__)
+template <class K, class Threads, class M, class P, class Source, class... Others>
+MSL_INLINE void reduce_rows_in_group(K, const Threads& threads, const M& mask, const P& pack,
+                                     Source& source, Others&&... others) {
+  msl_impl::reduce_tiles_in_group<0>(threads, mask, pack, source, others...);
+}
+template <class K, class Threads, class M, class P, class Source, class... Others>
+MSL_INLINE void reduce_columns_in_group(K, const Threads& threads, const M& mask, const P& pack,
+                                        Source& source, Others&&... others) {
+  msl_impl::reduce_tiles_in_group<1>(threads, mask, pack, source, others...);
+}
+#endif
 
 // Returns true if destination.map_iterator() takes iterators of source. As in Apple's library,
 // reductions to columns are accepted only if the numbers of columns differ: a mistake with which

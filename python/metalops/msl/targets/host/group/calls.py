@@ -75,6 +75,7 @@ class GroupCalls:
         self._new = context.new
         self._effects = context.effects
         self._body = context.body
+        self._in_class = context.function.in_class
         self._shuffled = context.shuffled
         self._rewriter = rewriter
         self._parameters = parameters
@@ -86,7 +87,9 @@ class GroupCalls:
         self._groups = groups
         self.uses: list = []
 
-    def emit(self, node, meeting: str, replaced, out: Mapped) -> str:
+    def emit(self, node, meeting: str, replaced, out: Mapped, declared: str | None = None) -> str:
+        """Emits a call; returns the text to substitute for it. declared: the variable that takes its result, if that is
+        its only use."""
         self._barriers.check(node)
         if meeting == "barrier":
             if self._sync.called_name(node) == BARRIER:
@@ -103,8 +106,11 @@ class GroupCalls:
         if any(f.name not in ("operator()", self._sync.called_name(node)) for f in own):
             raise NotCut(f"a call of what '{self._sync.called_name(node)}' points to")
         is_odd = any(count > len(parameters_of(self._source, f)) for f in own)
+        is_odd |= meeting == "function" and calls.is_tensor_operation(node)
         if is_odd or (meeting == "function" and not own and not lambdas):
             raise NotCut(f"a call of '{self._sync.called_name(node)}' that is not understood")
+        if meeting == "tensor":
+            self._check_tensor_operation(function)
         shuffled = self._shuffled.variables.get(name_node(function).start_byte)
         having = None if shuffled is None else self._masks.having(shuffled.identifier)
         if having == self._masks.active:
@@ -146,12 +152,14 @@ class GroupCalls:
         if is_any_object:
             self.note_closure()
             callee.add(f"{_S}::call_object")
-        if meeting == "simd":
+        if meeting == "tensor":
+            returns = self._sync.called_name(node).startswith("get_")
+        elif meeting == "simd":
             returns = self._sync.called_name(node) not in _VOID
         else:
             returns = any(form.result is not None for form in forms)
             returns = returns or any(map(self._closure_uses.gives_value, lambdas))
-        name = self._new("value")
+        name = declared or self._new("value")
         call = ", ".join(
             [
                 *([self._rewriter.expression(function).text] if is_any_object else []),
@@ -173,6 +181,17 @@ class GroupCalls:
         out.add(callee)
         out.add(f"({call}); auto& {name} = msl_lanes_{name}[0]; (void){name};\n")
         return name
+
+    def _check_tensor_operation(self, function) -> None:
+        """Raises NotCut if the operation whose member function is called is not a variable, or in a class: operations of
+        classes are not shown to be right yet."""
+        if self._in_class:
+            raise NotCut("an operation on tensors in a member function")
+        if function.type != "field_expression":
+            return
+        target = without_parentheses(function.child_by_field_name("argument"))
+        if self._body.variables.variable_named(target) is None or function.children[1].type == "->":
+            raise NotCut("an operation on tensors that is not a variable")
 
     def emit_product(self, node, replaced, out: Mapped) -> str:
         """Emits `a * b` of simdgroup matrices."""

@@ -75,6 +75,11 @@ class Lowering:
             return [(node.start_byte, node.end_byte, text)]
         return replaced
 
+    def declare(self, node, name: str, out: Mapped) -> None:
+        """Emits a call that synchronises, whose result is the value of a variable."""
+        replaced = [r for child in node.named_children for r in self.lower(child, out)]
+        self._group_calls.emit(node, self._sync.meets(node), replaced, out, name)
+
     def _chosen(self, node, out: Mapped) -> str:
         """Emits `a ? b : c`, with a call that synchronises in b or c."""
         condition = node.child_by_field_name("condition")

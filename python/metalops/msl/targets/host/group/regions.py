@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....analysis.cuts import NotCut
-from ....analysis.variables import Kind
+from ....analysis.variables import Kind, Variable
 from ....dialect import names
 from ....dialect.edits import Mapped
 from ....source.tree import LOOPS, statements_of, without_parentheses
@@ -40,6 +40,7 @@ class Regions:
         self._body = context.body
         self._new = context.new
         self._shuffled = context.shuffled
+        self._sync = context.sync
         self._rewriter = rewriter
         self._masks = masks
         self._work_items = work_items
@@ -118,7 +119,10 @@ class Regions:
         elif kind == "expression_statement":
             return self._emit_expression(node, out)
         elif kind == "declaration":
-            return node, self._lowering.lower(node, out)
+            variable = self._cooperative(node)
+            if variable is None:
+                return node, self._lowering.lower(node, out)
+            self._lowering.declare(variable.value, variable.name, out)
         elif kind == "if_statement":
             self._branches.emit_if(node, out)
         elif kind in LOOPS:
@@ -132,6 +136,19 @@ class Regions:
         else:
             raise NotCut(f"threads synchronise in a {kind.replace('_', ' ')}")
         return None
+
+    def _cooperative(self, node) -> Variable | None:
+        """Returns the variable that a declaration initialises with a new cooperative tensor, if it is its only one."""
+        variables = self._body.variables.declared_by(node)
+        if len(variables) != 1 or variables[0].kind is not Kind.THREAD:
+            return None
+        variable = variables[0]
+        value = variable.value
+        if value is None or value.type != "call_expression" or variable.is_reference:
+            return None
+        if node.child_by_field_name("type").type != "placeholder_type_specifier":
+            return None
+        return variable if self._sync.meets(value) == "tensor" else None
 
     def _emit_expression(self, node, out: Mapped):
         expression = node.named_children[0]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import re
+
 from ....analysis.calls import CallGraph
 from ....analysis.cuts import NotCut
 from ....analysis.matrix_products import MatrixProducts
@@ -12,6 +15,11 @@ from ....source.vocabulary import BARRIER, SYNCHRONISING, THREAD_NUMBERS
 
 _BARRIERS = {BARRIER, "simdgroup_barrier"}
 # Other operations of a simdgroup only need the lane, and some functions only the current thread.
+_HIDDEN_TENSORS = (
+    re.compile(r"\bcooperative_tensor(?:_\w+_t)?\b"),
+    re.compile(r"(?<!typedef )\bdecltype\s*\([^;{}]*\)\s*\w+\s*[;,\[]"),
+    re.compile(r"\bconvolution2d\b"),  # its operations have no form for a group
+)
 _SIMD = (SYNCHRONISING - _BARRIERS) | {"simdgroup_load", "simdgroup_store"} | THREAD_NUMBERS
 
 
@@ -31,7 +39,7 @@ class Synchronisation:
         return last_name(self._source, call.child_by_field_name("function"))
 
     def meets(self, call) -> str | None:
-        """ "barrier", "simd" or "function" for a call that synchronises; "lambda" for a lambda_expression in which
+        """ "barrier", "simd", "tensor" or "function" for a call that synchronises; "lambda" for a lambda_expression in which
         threads do; "product" for a binary_expression that multiplies matrices; else None."""
         key = (call.start_byte, call.end_byte)
         if key not in self._meets:
@@ -51,6 +59,8 @@ class Synchronisation:
             if name in _BARRIERS:
                 return "barrier"
             return "simd" if name in _SIMD else None
+        if self._calls.is_tensor_operation(call) and not self._calls.callees(call):
+            return "tensor"
         return "function" if self._calls.call_synchronises(call) else None
 
     def site_of(self, call) -> int:
@@ -59,6 +69,8 @@ class Synchronisation:
 
     def check_hidden(self, function: Function) -> None:
         """Raises NotCut if an operator or a constructor may synchronise."""
+        if self._tensors_are_hidden:
+            raise NotCut("cooperative tensors that their operation's functions do not create")
         operators = {name[8:] for name in self._calls.simd_operators}
         types = self._calls.classes_with_simd_constructors
         for node in walk(function.body):
@@ -79,6 +91,13 @@ class Synchronisation:
                 raise NotCut("threads may meet in 'operator[]'")
             if node.type == "call_expression" and self._products.is_hidden(node):
                 raise NotCut(f"threads may meet in a product in '{self.called_name(node)}'")
+
+    @functools.cached_property
+    def _tensors_are_hidden(self) -> bool:
+        """True if the program may create cooperative tensors, which know their thread, by their constructors."""
+        return self._calls.program.has_tensors and any(
+            pattern.search(self._source.masked) for pattern in _HIDDEN_TENSORS
+        )
 
     def check_recursion(self, function: Function) -> None:
         """Raises NotCut if a function is certainly recursive: only a fiber's stack may overflow. An instance of a
