@@ -17,7 +17,8 @@ void k(float* out, n::number i) {
   i;
 }
 """
-WRONG = "void f( { return 1; }\nint x = ;\n"
+WRONG = "void f( { return 1; }\nint x = ;\n"  # the parser adds nodes
+STRAY = "int f(int a) { return a + @ a; }\nenum E { one = 1 };\nint x = `2;\n"
 QUERIES = (
     "(identifier) @n",
     "(call_expression) @c",
@@ -33,6 +34,13 @@ QUERIES = (
     '(assignment_expression operator: "=") @a (condition_clause "(" @p)',
     "[(do_statement) (goto_statement)] @n",
     "(identifier) @a [(identifier) (declaration)] @b",
+    "(enumerator name: (identifier) @n)",
+    "(call_expression function: (identifier)) @c",
+    "(template_declaration (function_definition) @f)",
+    "(field_declaration default_value: (_)) @d",
+    "(compound_statement (_) @s)",
+    '(binary_expression "+") @b',
+    '(binary_expression operator: "+" @o)',
 )
 
 
@@ -46,7 +54,7 @@ def _ids(captures):
     return {name: sorted(n.id for n in nodes) for name, nodes in captures.items() if nodes}
 
 
-@pytest.mark.parametrize("text", [TEXT, WRONG, ""], ids=["right", "wrong", "empty"])
+@pytest.mark.parametrize("text", [TEXT, WRONG, STRAY, ""], ids=["right", "wrong", "stray", "empty"])
 @pytest.mark.parametrize("query", QUERIES)
 def test_a_query_finds_what_tree_sitter_does(query, text):
     source = Source(text)
@@ -73,4 +81,7 @@ def test_tree_sitter_reads_only_queries_of_what_is_in_nodes(monkeypatch):
     assert source.captures("(cast_expression) @n", source.root.children[0]) == {}
     assert source.captures("(goto_statement label: (_) @n)") == {}
     assert source.captures("(do_statement) @d (goto_statement) @g") == {}
+    assert len(list(source.find("(enumerator name: (identifier) @n)"))) == 2
+    assert len(list(source.find("(field_declaration default_value: (_)) @d"))) == 1
+    assert len(list(Source(STRAY).find("(identifier) @n"))) > 3
     assert read == []

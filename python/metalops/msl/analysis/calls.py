@@ -191,9 +191,9 @@ class CallGraph:
         self.program = program
         self.tensors_meet = tensors_meet
         self.source = program.source
-        self.lookup = Lookup(program)
+        self.lookup = program.kept(Lookup)
         self._parts: dict[object, _Part] = {}
-        self._scopes: dict[object, FunctionScopes] = {}
+        self._scopes = program.kept(_scopes)
         self._reached: dict[tuple, set[_Part]] = {}
         self._any: dict[Member, list[_Part]] = {}
 
@@ -309,22 +309,28 @@ class CallGraph:
     def _plain_around(self, node) -> Function | None:
         """Returns the function in whose body a node is, if that declares no classes; else None. A parser's node finds its
         parent from the root, so that the way up takes long in deep trees."""
-        at = bisect.bisect_right(self._plain_bodies, node.start_byte, key=lambda b: b[0]) - 1
+        start = node.start_byte
+        # A body that begins at the node is not around it.
+        at = bisect.bisect_left(self._plain_starts, start) - 1
         if at < 0:
             return None
-        start, end, function = self._plain_bodies[at]
-        return function if start < node.start_byte and node.end_byte < end else None
+        end, function = self._plain_bodies[at]
+        return function if node.end_byte < end else None
 
     @functools.cached_property
-    def _plain_bodies(self) -> list[tuple[int, int, Function]]:
-        """(start, end, function) of the bodies of functions without definitions of functions and classes."""
+    def _plain_starts(self) -> list[int]:
+        return [function.body.start_byte for _, function in self._plain_bodies]
+
+    @functools.cached_property
+    def _plain_bodies(self) -> list[tuple[int, Function]]:
+        """(end, function) of the bodies of functions without definitions of functions and classes."""
         query = "[(function_definition) (field_declaration_list) (declaration_list)] @n"
         inside = [n.start_byte for n in self.source.find(query)]
         found = []
         for start, function in sorted(self._by_body.items(), key=lambda item: item[0]):
             end = function.body.end_byte
             if bisect.bisect_right(inside, start) == bisect.bisect_left(inside, end):
-                found.append((start, end, function))
+                found.append((end, function))
         return found
 
     def function_synchronises(self, function: Function) -> bool:
@@ -663,6 +669,11 @@ class CallGraph:
         return name in SYNCHRONISING or not (
             name in self.lookup.functions or name in self.types_and_variables
         )
+
+
+def _scopes(program: Program) -> dict[object, FunctionScopes]:
+    """Returns a table for the scopes of functions, as they are needed."""
+    return {}
 
 
 def _item_around(node, rooms: Container[str]):

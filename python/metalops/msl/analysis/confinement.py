@@ -13,7 +13,7 @@ Not prevented: a kernel may write through any pointer that it can make, and run 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 # The attributes of GNU and clang that say how a function is compiled or a type is laid out.
@@ -54,16 +54,18 @@ _MARKER = re.compile(r'\#[ ]\d+[ ]"(?:\\.|[^"\\\n])*"[ \d]*$', re.M)
 
 _LITERAL = r'"(?:\\[^\n]|[^"\\\n])*"|\'(?:\\[^\n]|[^\'\\\n])*\''
 # Tokens that may need to be rejected, and tokens that must be skipped to find them. A word is examined only if it
-# begins like one of those that matter.
+# begins like one of those that matter. The first character stands by itself, since a search passes fast over others than
+# those of a set that its expression begins with.
 _SUSPECT = re.compile(
-    r"""(?=["'\#\[\\/<:%_aegimM\d.])(?:  # what none begins with is passed over fast
-        (?P<directive>\#[^\n]*)
-      | (?P<string>(?<![uULR])(?<!u8)"(?:\\[^\n]|[^"\\\n])*"|(?<!\w)'(?:\\[^\n]|[^'\\\n])*')
-      | (?P<number>(?<![\w.])\.?\d(?:[eEpP][+-]|'(?=\w)|[\w.])*)
-      | (?P<word>(?<!\w)(?:_[_A-Z]\w*|asm\b|extern\b|goto\b|import\b|msl\w*|MSL_\w*))
-      | (?P<attributes>\[\s*\[)
-      | (?P<character>\\(?:u[\da-fA-F]{4}|U[\da-fA-F]{8}))
-      | (?P<spelling>["'\\]|//|/\*|<:(?!:)|<::(?=[:>])|:>|<%|%>|%:))""",
+    r"""["'\#\[\\/<:%_aegimM\d.](?:
+        (?P<directive>(?<=\#)[^\n]*)
+      | (?P<string>(?<=")(?<![uULR]")(?<!u8")(?:\\[^\n]|[^"\\\n])*"|(?<=')(?<!\w')(?:\\[^\n]|[^'\\\n])*')
+      | (?P<number>(?:(?<=\d)(?<![\w.]\d)|(?<=\.)(?<![\w.]\.)\d)(?:[eEpP][+-]|'(?=\w)|[\w.])*)
+      | (?P<word>(?<!\w[_aegimM])
+          (?:(?<=_)[_A-Z]\w*|(?<=a)sm\b|(?<=e)xtern\b|(?<=g)oto\b|(?<=i)mport\b|(?<=m)sl\w*|(?<=M)SL_\w*))
+      | (?P<attributes>(?<=\[)\s*\[)
+      | (?P<character>(?<=\\)(?:u[\da-fA-F]{4}|U[\da-fA-F]{8}))
+      | (?P<spelling>(?<=["'\\])|(?<=/)[/*]|(?<=<):(?!:)|(?<=<)::(?=[:>])|(?<=:)>|(?<=<)%|(?<=%)[>:]))""",
     re.M | re.X,
 )
 _TOKEN = re.compile(rf"\s+|{_LITERAL}|[A-Za-z_]\w*|::|.", re.S)
@@ -274,8 +276,8 @@ def _foreign(offset: int, name: str) -> Breach:
     return Breach(offset, "attribute", f"{name} is no attribute of Metal; leave it out")
 
 
-def names_of_headers(text: str) -> list[str]:
-    """Returns the names in a text that C++ reserves for its implementation, and that headers may have made macros:
+def names_of_headers(words: Iterable[str]) -> list[str]:
+    """Returns the names among the words of a text that C++ reserves for its implementation, and that headers may have made macros:
     glibc has some for linkage and assembly. Numbers that compilers predefine are left out."""
-    names = set(re.findall(r"(?<!\w)(?:__\w+|_[A-Z]\w*)", text))
+    names = {word for word in words if re.match(r"__\w|_[A-Z]", word)}
     return sorted(n for n in names if n != "__cplusplus" and not re.fullmatch(r"__[A-Z\d_]+__", n))

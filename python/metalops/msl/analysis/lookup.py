@@ -10,7 +10,7 @@ import functools
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..source.parse import Source
 from .program import (
@@ -44,16 +44,14 @@ _DECLARATIONS = """
 """
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """A member function of an unknown class: its name, and how many arguments it is given."""
 
     name: str
     count: Count = (0, math.inf)
 
 
-@dataclass(frozen=True)
-class Meaning:
+class Meaning(NamedTuple):
     """The possible meanings of a call: functions of the program, and a member of an unknown class."""
 
     functions: tuple[Function, ...] = ()
@@ -63,8 +61,7 @@ class Meaning:
 NOTHING = Meaning()
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """The context of a name: the namespaces and classes around it. is_known: false in a class inside of a function,
     where the path is not all there is to know."""
 
@@ -90,6 +87,7 @@ class Lookup:
         self.free_operators: dict[str, list[Function]] = {}  # for operands of any type
         self.members: dict[str, dict[str, list[Function]]] = {}  # by class and name
         self._places: dict[Function, tuple[str, ...]] = {}
+        self._bodies: dict[Function, Place] = {}
         self._owners: dict[Function, str | None] = {}
         self._counts: dict[Function, Count] = {}
         self._seen: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
@@ -111,11 +109,13 @@ class Lookup:
 
     def place(self, function: Function) -> Place:
         """Returns where the body of a function stands; for a member function, in its class."""
-        owner = self.owner(function)
-        is_local = owner is not None and any(
-            map(_is_in_a_function, (scope.specifier for scope in self.classes.get(owner, ())))
-        )
-        return Place(self._path(function), not is_local)
+        if function not in self._bodies:
+            owner = self.owner(function)
+            is_local = owner is not None and any(
+                map(_is_in_a_function, (scope.specifier for scope in self.classes.get(owner, ())))
+            )
+            self._bodies[function] = Place(self._path(function), not is_local)
+        return self._bodies[function]
 
     def _path(self, function: Function) -> tuple[str, ...]:
         """Returns the namespaces and classes that a function is declared in, without nameless namespaces."""
@@ -271,11 +271,17 @@ class Lookup:
 
     def has_bases(self, owner: str) -> bool:
         """Returns true if some class of that name is derived from others."""
-        return any(
-            child.type == "base_class_clause"
-            for scope in self.classes.get(owner, ())
-            for child in scope.specifier.children
-        )
+        return owner in self._derived
+
+    @functools.cached_property
+    def _derived(self) -> set[str]:
+        """Names of classes of which some is derived from others."""
+        return {
+            name
+            for name, scopes in self.classes.items()
+            for scope in scopes
+            if any(child.type == "base_class_clause" for child in scope.specifier.children)
+        }
 
     @functools.cached_property
     def aliases(self) -> dict[str, list]:

@@ -15,7 +15,7 @@ class MatrixProducts:
         self.calls = calls
         self.source = calls.source
         # A program that names none of the types has no matrices.
-        self._are_there = USES_MATRICES.search(self.source.masked) is not None
+        self._are_there = any(map(USES_MATRICES.search, self.source.words_at))
 
     def is_one(self, node) -> bool:
         """Returns true if a binary_expression multiplies two matrices."""

@@ -6,9 +6,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ..source.parse import Attribute, Source, split_arguments, string_value
 from ..source.vocabulary import THREAD_ATTRIBUTES
+
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -147,7 +150,7 @@ _NAMES_OF_TENSORS = re.compile(
 )
 _STAGE_ATTRIBUTES = {"kernel", "vertex", "fragment", "mesh", "object", "intersection"}
 _BODIES = {"class_specifier", "struct_specifier", "union_specifier"}
-_WITH_BODIES = f"[{' '.join(f'({kind} body: (_))' for kind in sorted(_BODIES))}] @c"
+_CLASSES = f"[{' '.join(f'({kind})' for kind in sorted(_BODIES))}] @c"
 
 
 class ProgramError(Exception):
@@ -172,14 +175,12 @@ class Program:
         """forbid: receives what Metal forbids (a message and an offset) and may return; by default it raises
         ProgramError."""
         self.source = source
-        self.mentions_textures = _MENTIONS_TEXTURES.search(source.masked) is not None
+        self.mentions_textures = any(map(_MENTIONS_TEXTURES.match, source.words_at))
         # Metal 4's, and operations on them.
-        self.has_tensors = (
-            _TENSORS.search(source.text) is not None
-            and _NAMES_OF_TENSORS.search(source.masked) is not None
+        self.has_tensors = _TENSORS.search(source.text) is not None and any(
+            map(_NAMES_OF_TENSORS.match, source.words_at)
         )
-        # Asked for once, since the text is long and kernels have many parameters.
-        self._names_handles = _HANDLES.search(source.masked) is not None
+        self._names_handles = any(map(_HANDLES.match, source.words_at))
         self._forbid = forbid or _raise
         self.functions: list[Function] = []
         self.classes: list[ClassScope] = []
@@ -192,11 +193,19 @@ class Program:
         self.instantiations: list[tuple[object, tuple[str, ...], int]] = []
         self.namespace_aliases: dict[str, tuple[str, ...]] = {}
         self.left_out: list[Instance] = []  # of the source and not of the program (absent.py)
+        self._kept: dict[Callable, object] = {}
         self._walk(source.root.children, (), False, 0)
         self._local_classes()
         self._collect_kernels()
         self._resolve_instantiations()
         self._find_threadgroup_variables()
+
+    def kept(self, make: Callable[[Program], T]) -> T:
+        """Returns make(self), made at the first call: what several steps need to know of the declarations, which no step
+        changes."""
+        if make not in self._kept:
+            self._kept[make] = make(self)
+        return self._kept[make]
 
     # ---- structure -------------------------------------------------------------------------------
 
@@ -275,8 +284,9 @@ class Program:
     def _local_classes(self) -> None:
         """Visits the classes in function bodies."""
         known = {scope.specifier.start_byte for scope in self.classes}
-        for specifier in self.source.find(_WITH_BODIES):
-            if specifier.start_byte not in known:
+        for specifier in self.source.find(_CLASSES):
+            is_known = specifier.start_byte in known
+            if not is_known and specifier.child_by_field_name("body") is not None:
                 self._class(specifier, specifier, (), specifier.start_byte, [])
 
     def _function(self, node, outer, path, in_class, head, headers, body) -> None:

@@ -24,11 +24,8 @@ _DECLARED = (
     " (optional_parameter_declaration declarator: (_) @d) (for_range_loop declarator: (_) @d)"
     " (type_definition declarator: (_) @d)]"
 )
-# The words of Metal that the parser sees, in places where a name may be declared.
-_VISIBLE = re.compile(
-    r"(?:[{,;}]|\b(?!const\b|volatile\b|return\b)\w+|[>*&])\s*"
-    r"\b(?:half|bfloat|ray_data|object_data)\s*[=;,\[)({:>}]"
-)
+_VISIBLE = ("half", "bfloat", "ray_data", "object_data")  # the words of Metal that the parser sees
+_BEHIND_NAME = re.compile(r"\s*[=;,\[)({:>}]")
 _BEFORE = re.compile(r"(?:\w+|->|::|\S)$")
 _AFTER = re.compile(r"\w+|->|::|\.\.\.|\S")
 # Words before a name that no type begins behind.
@@ -54,8 +51,23 @@ def erased_names(source: Source) -> Iterator[tuple[int, str]]:
 
 def names_of_types(program: Program) -> Iterator[tuple[int, str]]:
     """Yields the offsets of declared names that are words of Metal and that C++ compilers take for names."""
-    if _VISIBLE.search(program.source.masked):
+    if any(
+        _may_be_declared(program.source, start, start + len(word))
+        for word in _VISIBLE
+        for start in program.source.words_at.get(word, ())
+    ):
         yield from declared_keywords(program)
+
+
+def _may_be_declared(source: Source, start: int, end: int) -> bool:
+    """Returns true if a word is in a place where a name may be declared."""
+    if not _BEHIND_NAME.match(source.masked, end):
+        return False
+    before = source.previous_code(start)
+    if before < 0 or source.masked[before] in "{,;}>*&":
+        return before >= 0
+    word = re.search(r"\w*$", source.masked[max(0, before - 99) : before + 1])[0]
+    return word not in ("", "const", "volatile", "return")
 
 
 def declared_keywords(program: Program) -> Iterator[tuple[int, str]]:

@@ -10,9 +10,9 @@ import re
 
 from ..source.tree import NESTED, inner_first, may_be_deep
 from .calls import CallGraph
-from .program import Function, declared_identifier, last_name, name_node
+from .program import Function, Program, declared_identifier, last_name, name_node
 from .scopes import Declaration
-from .types import Type, Types
+from .types import Type, types_of
 
 CASTS = {"static_cast", "reinterpret_cast", "const_cast", "as_type"}
 NUMBER = Type("value", None, None, "number", False)
@@ -56,7 +56,7 @@ class Spaces:
         self.calls = calls
         self.program = calls.program
         self.source = calls.source
-        self.types = Types(calls.source, calls.program)
+        self.types = calls.program.kept(types_of)
         self._known: dict[int, Type | None] = {}
         self._variables: dict[Declaration, Type | None] = {}
         self._globals = self._of_the_program()
@@ -581,3 +581,8 @@ def _in_space(type_: Type, space: str | None) -> Type:
     if type_.kind == "array":
         return Type("array", space, _in_space(type_.target, space))
     return type_.in_space(space)
+
+
+def spaces_of(program: Program) -> Spaces:
+    """Returns the types of a program's expressions, for Program.kept()."""
+    return Spaces(CallGraph(program))

@@ -7,8 +7,9 @@ template parameter that may stand for a pointer, a member of an unknown class) a
 
 from __future__ import annotations
 
+import bisect
 import re
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ..source.parse import Source
 from .program import Function, Program, parameter_ranges
@@ -36,8 +37,7 @@ _KNOWN_BUILTIN = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Type:
+class Type(NamedTuple):
     """A type. kind: "pointer", "reference", "array" or "value". space: the address space of an object of this type,
     None if it is not named. name: of a value's class or builtin type. is_open: true for a value whose type may itself
     be a pointer or reference. is_const: true if the object is const."""
@@ -50,7 +50,7 @@ class Type:
     is_const: bool = False
 
     def in_space(self, space: str | None) -> Type:
-        return replace(self, space=space)
+        return self._replace(space=space)
 
     def written(self) -> str:
         """Returns the type as a user would write it."""
@@ -61,8 +61,7 @@ class Type:
         return f"{self.space} {self.name}" if self.space else self.name
 
 
-@dataclass(frozen=True)
-class Declared:
+class Declared(NamedTuple):
     """One declarator's type, with the nodes of its parts: (node, type) of each pointer and reference level."""
 
     type: Type
@@ -79,14 +78,23 @@ class Types:
         self.classes: dict[str, list] = {}
         for scope in program.classes:
             self.classes.setdefault(scope.name.split("<")[0].strip(), []).append(scope)
-        self._fields: dict[str, dict[str, Type | None]] = {}
         self._parameters = {
             self._text(n) for n in source.find("(type_parameter_declaration (type_identifier) @n)")
         }
         self._enums = {
             self._text(n) for n in source.find("(enum_specifier name: (type_identifier) @n)")
         }
+        self._declared: dict[tuple, Declared] = {}
+        self._members: dict[object, dict[str, Type | None]] = {}  # by class
+        self._of_functions: dict[int, list[tuple[object, int, Declared]]] = {}  # by declarator
+        self._consts = sorted(
+            (start, start + len(word))
+            for word in ("const", "constexpr")
+            for start in source.words_at.get(word, ())
+        )
+        self._is_complete = False  # until all aliases are known
         self._collect_aliases()
+        self._is_complete = True
 
     def _text(self, node) -> str:
         return " ".join(self.source.masked_text(node).split())
@@ -141,6 +149,15 @@ class Types:
     def declared(self, start: int, type_node, declarator, end: int) -> Declared:
         """Returns the type that a declarator declares. start: where its declaration begins, blanked words included;
         end: past the declarator."""
+        key = (start, type_node and type_node.id, declarator and declarator.id, end)
+        found = self._declared.get(key)
+        if found is None:
+            found = self._read(start, type_node, declarator, end)
+            if self._is_complete:
+                self._declared[key] = found
+        return found
+
+    def _read(self, start: int, type_node, declarator, end: int) -> Declared:
         while declarator is not None and declarator.type == "init_declarator":
             declarator = declarator.child_by_field_name("declarator")
         limit = declarator.start_byte if declarator is not None else end
@@ -152,7 +169,7 @@ class Types:
             following = _inner(node)
             if kind in ("pointer", "reference"):
                 behind = following.start_byte if following is not None else max(end, node.end_byte)
-                space, is_const = self._qualifiers(node.start_byte, behind, "")
+                space, is_const = self._qualifiers(node.start_byte, behind)
                 current = Type(kind, space, current, is_const=is_const)
                 levels.append((node, current))
             elif kind == "array":
@@ -169,7 +186,7 @@ class Types:
         space, is_const = None, False
         pieces = [(start, limit)] if inside is None else [(start, inside[0]), (inside[1], limit)]
         for piece in pieces:
-            found, const = self._qualifiers(*piece, self.source.masked[piece[0] : piece[1]])
+            found, const = self._qualifiers(*piece)
             space, is_const = space or found, is_const or const
         name = self._name(type_node) if type_node is not None else ""
         if type_node is not None and type_node.type in _CLASSES:
@@ -179,8 +196,8 @@ class Types:
         if name in self.aliases and name not in self._parameters:
             alias = self.aliases[name]
             if alias is not None:
-                return replace(
-                    alias, space=space or alias.space, is_const=is_const or alias.is_const
+                return alias._replace(
+                    space=space or alias.space, is_const=is_const or alias.is_const
                 )
         return Type("value", space, None, name, self._is_open(type_node, name), is_const)
 
@@ -192,18 +209,18 @@ class Types:
             return " ".join(self.source.node_text(type_node).split())
         return self._text(type_node)
 
-    def _qualifiers(self, start: int, end: int, masked: str) -> tuple[str | None, bool]:
-        words = [
-            w.text
-            for w in self.source.words_in(start, end)
-            if w.text not in ("kernel", "vertex", "fragment")
-        ]
+    def _qualifiers(self, start: int, end: int) -> tuple[str | None, bool]:
+        at = bisect.bisect_left(self._consts, (start,))
+        is_const = at < len(self._consts) and self._consts[at][1] <= end
+        found = self.source.words_in(start, end)
+        if not found:
+            return None, is_const
+        words = [w.text for w in found if w.text not in ("kernel", "vertex", "fragment")]
         spaces = [w for w in words if w in DATA_SPACES]
         others = [w for w in words if w not in DATA_SPACES and w not in ("coherent",)]
         # In `thread const device T*` thread is the redundant one of the two words.
         space = next((w for w in others + spaces if w != "thread"), spaces[0] if spaces else None)
-        text = masked or self.source.masked[start:end]
-        return space, bool(re.search(r"\b(?:const|constexpr)\b", text))
+        return space, is_const
 
     def _is_open(self, node, name: str) -> bool:
         if node is None or node.type in (
@@ -230,12 +247,15 @@ class Types:
         bare = class_name.split("<")[0].strip().removeprefix("struct ")
         if len(self.classes.get(bare, ())) != 1:
             return None
-        if bare not in self._fields:
-            self._fields[bare] = self.fields_of(self.classes[bare][0])
-        return self._fields[bare].get(name)
+        return self.fields_of(self.classes[bare][0]).get(name)
 
     def fields_of(self, scope) -> dict[str, Type | None]:
         """Returns the declared types of the data members of a class."""
+        if scope not in self._members:
+            self._members[scope] = self._read_fields(scope)
+        return self._members[scope]
+
+    def _read_fields(self, scope) -> dict[str, Type | None]:
         fields: dict[str, Type | None] = {}
         body = scope.specifier.child_by_field_name("body")
         for node in body.named_children:
@@ -253,6 +273,11 @@ class Types:
 
     def parameters(self, function) -> list[tuple[object, int, Declared]]:
         """Returns (node, start, type) of each parameter of a function declarator."""
+        if function.id not in self._of_functions:
+            self._of_functions[function.id] = self._read_parameters(function)
+        return self._of_functions[function.id]
+
+    def _read_parameters(self, function) -> list[tuple[object, int, Declared]]:
         found = []
         for node, start, end in parameter_ranges(function.child_by_field_name("parameters")):
             if node.type not in (
@@ -291,6 +316,11 @@ class Types:
             return self.declared(start, type_node, None, declarator.start_byte).type
         result = self.declared(start, type_node, declarator, function.declarator.start_byte)
         return result.levels[-1][1] if result.levels else None
+
+
+def types_of(program: Program) -> Types:
+    """Returns the types of a program, for Program.kept()."""
+    return Types(program.source, program)
 
 
 def _inner(node):

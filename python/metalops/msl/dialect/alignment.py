@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from ..analysis.spaces import Spaces
+from ..analysis.spaces import spaces_of
 from . import names
 from .rewrite import Rewritten
 
@@ -16,7 +16,7 @@ _VECTOR = re.compile(
 
 def check_alignment(rewritten: Rewritten) -> None:
     """Binds a reference wherever `*p` or `p[i]` means a vector in memory."""
-    source, spaces = rewritten.program.source, Spaces(rewritten.calls)
+    source, spaces = rewritten.program.source, rewritten.program.kept(spaces_of)
     for node in source.find("[(pointer_expression) (subscript_expression)] @n"):
         if node.has_error or not (
             node.type == "subscript_expression"

@@ -7,7 +7,7 @@ import re
 
 from ..analysis.lookup import CONSTRUCTOR
 from ..analysis.program import Function
-from ..analysis.spaces import Spaces
+from ..analysis.spaces import spaces_of
 from ..analysis.types import Type
 from ..source.tree import inner_first, without_parentheses
 from . import names
@@ -47,7 +47,7 @@ class Conversions:
         self.rewritten = rewritten
         self.source = rewritten.program.source
         self.edits = rewritten.edits
-        self.spaces = Spaces(rewritten.calls)
+        self.spaces = rewritten.program.kept(spaces_of)
         self.types = self.spaces.types
         self.is_bit_field = is_bit_field
         self.divisions = divisions
@@ -364,8 +364,8 @@ class Conversions:
     # ---- values ----------------------------------------------------------------------------------
 
     def _returned_values(self) -> None:
-        for node in self.source.find("(return_statement (_) @value) @r"):
-            if node.type != "return_statement" or node.has_error:
+        for node in self.source.find("(return_statement) @r"):
+            if node.has_error:
                 continue
             around = node.parent
             while around is not None and around.type not in (

@@ -36,7 +36,8 @@ class Mapped:
 class Edits:
     def __init__(self, text: str):
         self.text = text
-        # (position, kind, order, end, text, rank, layer)
+        # (position, kind, order, rank, end, text, layer), which sort as they are applied: no two have all of the first four
+        # in common.
         self._events: list[tuple] = []
         self._sorted = True
         self._layer = ""
@@ -84,9 +85,9 @@ class Edits:
                 position,
                 kind,
                 order,
+                len(self._events) if rank is None else rank,
                 end,
                 text,
-                len(self._events) if rank is None else rank,
                 self._layer,
             )
         )
@@ -105,7 +106,7 @@ class Edits:
         replaced: (start, end, text) of further replacements. without: a layer to leave out.
         """
         if not self._sorted:
-            self._events.sort(key=lambda e: (e[0], e[1], e[2], e[5]))
+            self._events.sort()
             self._sorted = True
         if end is None:
             end = len(self.text)
@@ -114,13 +115,13 @@ class Edits:
         length = 0
         position = start
         removed = (0, 0)
-        first = bisect.bisect_left(self._events, start, key=lambda e: e[0])
+        first = bisect.bisect_left(self._events, (start,))
         events = itertools.islice(self._events, first, None)
         ends = {s: e for s, e, _ in replaced}
         if replaced:
-            more = [(s, _REPLACE, -e, e, text, 0, "") for s, e, text in sorted(replaced)]
-            events = heapq.merge(events, more, key=lambda e: (e[0], e[1], e[2], e[5]))
-        for event_position, kind, order, event_end, text, _, layer in events:
+            more = [(s, _REPLACE, -e, 0, e, text, "") for s, e, text in sorted(replaced)]
+            events = heapq.merge(events, more, key=lambda e: e[:4])
+        for event_position, kind, order, _, event_end, text, layer in events:
             if event_position > end or (event_position == end and kind != _CLOSE):
                 break
             if layer and layer == without:

@@ -195,7 +195,9 @@ class Expressions:
         """Rewrites `decltype(x)` for targets that keep `x` elsewhere and make its name a reference."""
         if self.source.identifiers.isdisjoint(SYNCHRONISING):
             return
-        for node in self.source.find("(decltype . (identifier) .) @d"):
+        for node in self.source.find("(decltype) @d"):
+            if [c.type for c in node.named_children] != ["identifier"]:
+                continue
             name = node.named_children[0]
             declaration = self.rewritten.calls.scopes_around(name).declaration_of(name)
             if declaration is not None and not declaration.is_reference:

@@ -49,6 +49,8 @@ class FunctionConstants:
     def _is_defined(self) -> None:
         if any(f.name == "is_function_constant_defined" for f in self.program.functions):
             return  # the program's own
+        if "is_function_constant_defined" not in self.source.words_at:
+            return
         for match in _IS_DEFINED.finditer(self.source.masked):
             close = closing_bracket(self.source.masked, match.end() - 1)
             if close is not None:

@@ -83,7 +83,9 @@ def _spaced_aliases(program: Program) -> set[str]:
     masked = program.source.masked
     found = set()
     for word in program.source.words:
-        start = max(masked.rfind(c, 0, word.start) for c in ";{}") + 1
+        start = 0
+        for c in ";{}":  # each is looked for no farther back than the others were found
+            start = max(start, masked.rfind(c, start, word.start) + 1)
         declared = _ALIAS.match(masked, start)
         if declared is not None:
             end = masked.find(";", word.end)

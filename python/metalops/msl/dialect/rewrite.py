@@ -79,7 +79,8 @@ def rewrite(
 
 
 def _refuse_bicubic_filters(program: Program) -> None:
-    found = _BICUBIC.search(program.source.masked)
+    is_named = "bicubic" in program.source.words_at
+    found = _BICUBIC.search(program.source.masked) if is_named else None
     if found is not None:
         raise ProgramError(
             "bicubic filters of samplers are not supported: sample with filter::linear, or read the texels",

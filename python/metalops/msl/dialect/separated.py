@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ..analysis.calls import CallGraph
 from ..analysis.program import Program
-from ..analysis.spaces import Spaces
+from ..analysis.spaces import spaces_of
 from .insertion import Insertion
 from .overloads import Overloads, spaced_families
 from .specialisations import has_spaced_arguments, spaced_arguments
@@ -20,7 +19,7 @@ def insertions(program: Program) -> list[Insertion]:
     specialised = has_spaced_arguments(program)
     if not families and not specialised:
         return []
-    spaces = Spaces(CallGraph(program))
+    spaces = program.kept(spaces_of)
     found = Overloads(program, spaces, families).run() if families else []
     if specialised:
         found += spaced_arguments(program, spaces)

@@ -20,6 +20,7 @@ import re
 from collections.abc import Iterator
 
 from ..analysis.program import (
+    Function,
     Program,
     ProgramError,
     declared_identifier,
@@ -413,13 +414,13 @@ class _Specialisations:
         given: dict[str, set[str | None]] = {}
         order = self._parameters(template)
         inner = template.named_children[-1]
-        function = next((f for f in self.program.functions if f.node == template), None)
+        function = self._functions.get(template.id)
         name = inner.child_by_field_name("name")
         if name is None and inner.type == "declaration":  # a variable
             name = declared_identifier(inner.child_by_field_name("declarator"))
         called = function.name if function is not None else name and self.source.masked_text(name)
-        for match in re.finditer(rf"\b{called}\b", self.source.masked) if called else ():
-            use = self.source.leaf_at(match.start()).parent
+        for offset in self._mentions(called) if called else ():
+            use = self.source.leaf_at(offset).parent
             if use is not None and use.type in ("template_type", "template_function"):
                 written = use.child_by_field_name("arguments").named_children
                 for parameter, argument in zip(order, written, strict=False):
@@ -436,6 +437,16 @@ class _Specialisations:
                 for parameter, spaces in self._given_by_call(use, function):
                     given.setdefault(parameter, set()).update(spaces)
         return given
+
+    @functools.cached_property
+    def _functions(self) -> dict[int, Function]:
+        """The first function of each node."""
+        return {f.node.id: f for f in reversed(self.program.functions)}
+
+    def _mentions(self, name: str) -> list[int]:
+        if re.fullmatch(r"\w+", name):
+            return self.source.words_at.get(name, [])
+        return [m.start() for m in re.finditer(rf"\b{name}\b", self.source.masked)]
 
     def _given_by_call(self, call, function) -> Iterator[tuple[str, set[str | None]]]:
         """Yields the names of the types of a function's parameters that a call gives pointers, with their spaces."""

@@ -11,7 +11,7 @@ import bisect
 import functools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .queries import Queries
 
@@ -33,11 +33,12 @@ _TOKENS = re.compile(
 _CONVERSION = re.compile(
     r"(?<![\w:])(?<!unsigned )(?<!signed )(?<!long )(?:long|short|unsigned|signed)(?=\((?![*&]))"
 )
+_WORD = re.compile(r"\w+")
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _FLOATING = re.compile(r"(?![0][xX])[\d.]*(?:\.|[eE])|0[xX].*[pP.]")
 
 
-@dataclass(frozen=True)
-class Attribute:
+class Attribute(NamedTuple):
     """One attribute of a ``[[...]]`` list; arguments: the text between its parentheses, or None."""
 
     name: str
@@ -45,15 +46,13 @@ class Attribute:
     start: int
 
 
-@dataclass(frozen=True)
-class AttributeList:
+class AttributeList(NamedTuple):
     start: int
     end: int
     attributes: tuple[Attribute, ...]
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(NamedTuple):
     """An address space or stage word."""
 
     start: int
@@ -61,8 +60,7 @@ class Word:
     text: str
 
 
-@dataclass(frozen=True)
-class Literal:
+class Literal(NamedTuple):
     """A floating literal and its suffix: '', 'f', 'h' or 'bf'."""
 
     start: int
@@ -116,9 +114,18 @@ class Source:
         return self.words[low : bisect.bisect_left(self._word_starts, end)]
 
     @functools.cached_property
+    def words_at(self) -> dict[str, list[int]]:
+        """The offsets of all words and numbers that the parser sees, by their text: where `\\b` and the word would be found,
+        which takes long in a text of many headers."""
+        found: dict[str, list[int]] = {}
+        for match in _WORD.finditer(self.masked):
+            found.setdefault(match.group(), []).append(match.start())
+        return found
+
+    @functools.cached_property
     def identifiers(self) -> frozenset[str]:
         """All words that the parser sees."""
-        return frozenset(re.findall(r"[A-Za-z_]\w*", self.masked))
+        return frozenset(_IDENTIFIER.findall(" ".join(self.words_at)))
 
     # ---- nodes -----------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ...analysis.program import Program
 from ...dialect.accessors import accessors
-from ...dialect.assembly import assemble, errors_at, read_program
+from ...dialect.assembly import assemble, errors_at, garbage_left, read_program
 from ...dialect.emitted import Emitted
 from ...source.locations import LineMap
 from ...source.preprocess import Preprocessed
@@ -45,15 +45,15 @@ def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> CudaCode:
     Raises SyntaxError for constructs that Metal forbids or this target lacks, ValueError for unknown kernels.
     """
     lines = LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources))
-    with errors_at(lines):
+    with garbage_left(), errors_at(lines):
         program = read_program(preprocessed, only, lines, is_for_gpus=True)
         rewritten, sites = rewrite_for_cuda(program)
-        has_matrices = _MENTIONS_MATRICES.search(program.source.masked) is not None
+        has_matrices = any(map(_MENTIONS_MATRICES.match, program.source.words_at))
         entries = Entries(rewritten, sites, has_matrices)
         body, runs = rewritten.edits.apply()
         pieces = list(entries.pieces())
     lanes = "#define MSL_MATRIX_LANES 1\n" if has_matrices else ""
-    logging = _LOGGING if _MENTIONS_LOGS.search(program.source.masked) else ""
+    logging = _LOGGING if any(map(_MENTIONS_LOGS.match, program.source.words_at)) else ""
     notes = "#define MSL_NOTED_SITES 1\n" if sites.are_noted else ""
     tensors = ""
     if program.has_tensors:

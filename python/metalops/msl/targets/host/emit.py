@@ -16,7 +16,7 @@ from ...analysis.needed import Needed, only_code_tells_errors
 from ...analysis.program import Instance, Program
 from ...dialect.accessors import accessors
 from ...dialect.alignment import check_alignment
-from ...dialect.assembly import assemble, errors_at, read_program
+from ...dialect.assembly import assemble, errors_at, garbage_left, read_program
 from ...dialect.emitted import Emitted
 from ...dialect.rewrite import Rewritten
 from ...source.errors import Diagnostic, syntax_error
@@ -77,7 +77,7 @@ def emit(
     kernels.
     """
     lines = LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources))
-    with errors_at(lines):
+    with garbage_left(), errors_at(lines):
         program = read_program(preprocessed, only, lines)
         described = on_demand and _is_much(program)
         left_out = _supported(program) if described else _leave_out(program, at_first_use)
@@ -103,7 +103,7 @@ def emit(
             if groups.has_closures
             else "#include <msl/host/group.h>\n"
         )
-    names = confinement.names_of_headers(program.source.masked)
+    names = confinement.names_of_headers(program.source.words_at)
     head += "".join(f"#undef {name}\n" for name in names)
     head += accessors(rewritten.swizzles) + "namespace msl {\n"
     text, runs, thunks_at = assemble(head, body, runs, pieces, lines)
