@@ -1,5 +1,6 @@
 """Kernels for these tests are Metal source in the test files, compiled once for the session."""
 
+import dataclasses
 import os
 import shutil
 
@@ -15,13 +16,16 @@ HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
 _libraries = {}
 
 
-def build(source):
-    """The kernel library of a Metal source (without its first two lines)."""
+def build(source, optimize=3):
+    """The kernel library of a Metal source (without its first two lines). optimize: less for very many kernels, of which a
+    compiler would make loops over the threads of a group for as many seconds as there are of them."""
     from metalops import _host
 
-    key = source, os.environ.get("CXX")
+    key = source, optimize, os.environ.get("CXX")
     if key not in _libraries:
-        _libraries[key] = _host.Library(str(msl.compile_source(HEADER + source)))
+        options = dataclasses.replace(msl.runtime_options(), optimize=optimize)
+        library = msl.compile_source(HEADER + source, options=options)
+        _libraries[key] = _host.Library(str(library))
     return _libraries[key]
 
 

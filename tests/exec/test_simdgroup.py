@@ -174,7 +174,7 @@ def reduce_reference(op, x):
     ],
 )
 def test_reductions_and_prefixes(name, group, threads):
-    library = build(reductions(name))
+    library = build(reductions(name), optimize=1)
     x = values(TYPES[name], threads)
     for op in operations(name):
         out = torch.zeros_like(x)

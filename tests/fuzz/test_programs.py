@@ -9,10 +9,10 @@ from . import programs
 
 
 @pytest.mark.full
-@pytest.mark.sampled(20)
-@pytest.mark.parametrize("first", range(0, 100, 5))
+@pytest.mark.sampled(25)
+@pytest.mark.parametrize("first", range(0, 100, 4))
 def test_random_programs_run_as_the_model_of_a_simdgroup(first):
-    assert programs.differences(list(range(first, first + 5))) == []
+    assert programs.differences(list(range(first, first + 4))) == []
 
 
 @pytest.mark.parametrize(

@@ -250,16 +250,16 @@ def attention(query, key, value, mask, sinks, slopes, numbers):
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("first", range(0, 20, 10))
+@pytest.mark.parametrize("first", range(0, 20, 5))
 def test_attention(place, first):
-    for seed in range(first, first + 10):
+    for seed in range(first, first + 5):
         check(attention, case(seed), place)
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("first", range(1000, 1020, 10))
+@pytest.mark.parametrize("first", range(1000, 1020, 5))
 def test_attention_of_few_queries(place, first):
-    for seed in range(first, first + 10):
+    for seed in range(first, first + 5):
         check(attention, case(seed, few=True), place)
 
 
@@ -299,9 +299,9 @@ def check_packed(seed: int, device: str) -> None:
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("first", range(2000, 2020, 10))
+@pytest.mark.parametrize("first", range(2000, 2020, 5))
 def test_packed_sequences(place, first):
-    for seed in range(first, first + 10):
+    for seed in range(first, first + 5):
         check_packed(seed, place)
 
 
@@ -341,9 +341,9 @@ def check_paged(seed: int, device: str) -> None:
     check(function, Case(seed, tensors, numbers, False), device, lengths)
 
 
-@pytest.mark.parametrize("first", range(3000, 3020, 10))
+@pytest.mark.parametrize("first", range(3000, 3020, 5))
 def test_pages(place, first):
-    for seed in range(first, first + 10):
+    for seed in range(first, first + 5):
         check_paged(seed, place)
 
 
