@@ -493,13 +493,13 @@ def _compared(need: tuple, have: tuple, wanted: Type, actual: Type) -> str:
 
 def differ(one: Type, other: Type) -> bool:
     """Returns true if two types are certainly builtin types, and not the same one."""
-    names = [_plain(t) for t in (one, other)]
+    names = [plain_name(t) for t in (one, other)]
     return None not in names and "void" not in names and names[0] != names[1]
 
 
 def is_scalar(type_: Type) -> bool:
     """Returns true if a type is certainly a builtin scalar."""
-    name = _plain(type_)
+    name = plain_name(type_)
     return name is not None and name != "void" and not name[-1].isdigit()
 
 
@@ -519,7 +519,8 @@ _PLAIN = re.compile(
 )
 
 
-def _plain(type_: Type) -> str | None:
+def plain_name(type_: Type) -> str | None:
+    """Returns the name of a builtin type, one for all names that it has; None of any other type."""
     name = type_.name.removeprefix("metal::")
     name = _SAME.get(name, name)
     return name if type_.kind == "value" and not type_.is_open and _PLAIN.match(name) else None

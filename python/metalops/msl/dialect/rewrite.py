@@ -16,6 +16,7 @@ from ..analysis.program import (
     parameter_ranges,
 )
 from .address_spaces import AddressSpaces
+from .deduced_values import deduced_values
 from .duplicates import remove_duplicates
 from .edits import Edits
 from .expressions import Expressions
@@ -64,6 +65,7 @@ def rewrite(
     rewritten = Rewritten(program, Edits(program.source.text), calls)
     _erase_attributes(rewritten)
     AddressSpaces(program, rewritten.edits).run()
+    deduced_values(rewritten)
     before_expressions(rewritten)
     Expressions(rewritten).run()
     FunctionConstants(rewritten, compiled_in).run()
