@@ -371,6 +371,51 @@ CASES = [
             ("", "apply(other::u<float, float>, own)", 4),
         ],
     ),
+    (
+        "member_templates",
+        """
+        struct op_of_references {
+          template <typename T> static int op(device const T& a) { return 1; }
+          template <typename T> static int op(threadgroup const T& a) { return 2; }
+          template <typename T> static int op(thread const T& a) { return 4; }
+        };
+        struct op_of_objects {
+          int first;
+          template <typename T> int f(const device T* p) const { return first + 1; }
+          template <typename T> int f(const threadgroup T* p) const { return first + 2; }
+          template <typename T, int N> int g(const device T* p) const { return N; }
+          template <typename T, int N> int g(const threadgroup T* p) const { return N + 1; }
+          template <typename T> int mine(device T* p, threadgroup T* q) const {
+            return 10 * this->template f<T>(p) + this->f(q);
+          }
+        };
+        template <typename T> struct op_derived : op_of_objects {
+          int both(device T* p, threadgroup T* q) const {
+            return 10 * this->template f<T>(p) + this->op_of_objects::template f<T>(q);
+          }
+        };
+        template <typename op, typename T> int of_values(threadgroup T* p, T own) {
+          return 10 * op::template op<T>(p[1]) + op::template op<T>(own);
+        }
+        template <typename op, typename T> int deduced(device T* p, T own) {
+          return 10 * op::op(*p) + op::op(own);
+        }
+        template <typename f, typename T> int of_object(thread f& x, thread f* y, threadgroup T* q) {
+          return 100 * x.template f<T>(q) + 10 * y->template f<T>(q) + x.template g<T, 3>(q);
+        }
+        template <typename X, typename T> int of_variable(device T* p, X op) {
+          return 10 * op.template f<T>(p) + op.f(p);
+        }
+        """,
+        [
+            ("", "of_values<op_of_references>(tg, 1.0f)", 24),
+            ("", "deduced<op_of_references>(o, 1.0f)", 14),
+            ("op_of_objects x{1};", "of_object(x, &x, tg)", 334),
+            ("op_of_objects x{1};", "of_variable(o, x)", 22),
+            ("op_of_objects x{1};", "x.mine(o, tg)", 23),
+            ("op_derived<float> x; x.first = 1;", "x.both(o, tg)", 23),
+        ],
+    ),
 ]
 
 

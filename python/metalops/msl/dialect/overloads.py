@@ -517,10 +517,20 @@ class Overloads:
         return [f for f in self.families[name] if scope in self.lookup.place(f).path[-1:]]
 
     def _is_local(self, node) -> bool:
+        if self._is_qualified(node):
+            return False
         scopes = self.calls.scopes_around(node)
         return scopes.declaration_of(node) is not None or any(
             d.identifier.start_byte == node.start_byte for d in scopes.declarations
         )
+
+    @staticmethod
+    def _is_qualified(node) -> bool:
+        """Returns true for the name in `scope::name` and `scope::template name<...>`, which is that of a member, whatever it
+        means by itself."""
+        while node.parent.type in ("template_function", "dependent_name"):
+            node = node.parent
+        return node.parent.type == "qualified_identifier"
 
     def _is_declared(self, node) -> bool:
         """Returns true if a name is that of a variable, a parameter or an enumerator where it is declared."""
