@@ -416,6 +416,111 @@ CASES = [
             ("op_derived<float> x; x.first = 1;", "x.both(o, tg)", 23),
         ],
     ),
+    (
+        "members_of_several_classes",
+        """
+        int f(device const float* p) { return 1; }
+        int f(thread const float* p) { return 2; }
+        struct op_nothing {
+          template <typename T, typename... R> static int op(R... r) { return 5; }
+        };
+        template <> int op_nothing::op<half>(float x) { return 6; }
+        struct op_value {
+          template <typename T> static int op(T x) {
+            float own[1];
+            return f(own) + 7;  // 9
+          }
+        };
+        struct op_reference {
+          template <typename T> static int op(device const T& a) { return 1; }
+          template <typename T> static int op(threadgroup const T& a) { return 2; }
+          template <typename T> static int op(thread const T& a) { return 4; }
+        };
+        struct op_pair {
+          template <typename T> static int op(thread const T& a, threadgroup const T& b) { return 3; }
+          template <typename T> static int op(thread const T& a, thread const T& b) { return 8; }
+        };
+        template <typename op> int of_own(thread float* p) { return op::template op<float>(p[0] + 1); }
+        template <typename op> int of_device(device float* p) { return op::template op<float>(p[0]); }
+        template <typename op> int of_half(float x) { return op::template op<half>(x + 1); }
+        template <typename op> int of_two(thread float* p, threadgroup float* q) {
+          return op::template op<float>(*p, *q);
+        }
+        """,
+        [
+            ("", "of_own<op_nothing>(own)", 5),
+            ("", "of_own<op_value>(own)", 9),
+            ("", "of_own<op_reference>(own)", 4),
+            ("", "of_device<op_nothing>(o)", 5),
+            ("", "of_device<op_value>(o)", 9),
+            ("", "of_device<op_reference>(o)", 1),
+            ("", "of_half<op_nothing>(1)", 6),
+            ("", "of_two<op_nothing>(own, tg)", 5),
+            ("", "of_two<op_pair>(own, tg)", 3),
+        ],
+    ),
+    (
+        "what_spaces_leave",
+        """
+        template <typename T> struct row { T a[2]; };
+        namespace inner {
+        template <typename A, typename B>
+        enable_if_t<!is_arithmetic_v<A>, int> most(thread A& to, thread const A& from, thread const B& x) {
+          return 1;
+        }
+        template <typename A>
+        enable_if_t<is_arithmetic_v<A>, int> most(thread A& to, thread const row<A>& from, const ushort x) {
+          return 2;
+        }
+        template <typename A>
+        int most(threadgroup A& to, threadgroup const row<A>& from, const ushort x) { return 3; }
+        }
+        using inner::most;
+        template <typename T> int take(T x, device float* p) { return 5; }
+        template <typename T> int take(thread T* x, device float* p) { return 6; }
+        template <typename T> int take(T x, threadgroup float* p) { return 7; }
+        template <> int take<half>(half x, device float* p) { return 8; }
+        """,
+        [
+            ("float m = 0; row<float> x; uint lane = 1;", "most(m, x, lane)", 2),
+            ("row<float> m, x; uint lane = 1;", "most(m, x, lane)", 1),
+            ("row<float> m, x; uint lane = 1;", "inner::most(m, x, lane)", 1),
+            ("threadgroup row<float>& x = *(threadgroup row<float>*)tg;", "most(tg[7], x, 2)", 3),
+            ("", "take(1, o)", 5),
+            ("", "take(own, o)", 6),
+            ("", "take(half(1), o)", 8),
+            ("", "take(1, tg)", 7),
+        ],
+    ),
+    (
+        "specialised_members",
+        """
+        int max(device const int* p) { return 1; }
+        int max(threadgroup const int* p) { return 2; }
+        struct most {  // of which no call depends on an address space
+          template <typename T> static int op(device const T& a, T b) { return metal::max(a, b); }
+          template <typename T> static int op(thread const T& a, T b) { return metal::max(a, b); }
+        };
+        template <> int most::op<half>(device const half& a, half b) { return 7; }
+        template <> int most::op<half>(thread const half& a, half b) { return 7; }
+        struct other {  // whose specialisations are not alike
+          template <typename T> static int least(device const T& a, T b) { return 3; }
+          template <typename T> static int least(thread const T& a, T b) { return 3; }
+        };
+        template <> int other::least<half>(device const half& a, half b) { return 5; }
+        template <typename op, typename V> int of_unknown(V v) {
+          return op::template op<float>(v.b[1], 4);
+        }
+        """,
+        [
+            ("item v; v.b[1] = 6;", "of_unknown<most>(v)", 6),
+            ("half x = 2;", "most::op(x, x)", 7),
+            ("half x = 2;", "other::least(x, x)", 3),
+            ("half x = 2;", "other::least(*(device half*)o, x)", 5),
+            ("", "other::least(o[1], o[1])", 3),
+            ("", "max((device int*)o)", 1),
+        ],
+    ),
 ]
 
 

@@ -103,11 +103,19 @@ class Overloads:
         self.lookup = spaces.calls.lookup
         self.spaces = spaces
         self.families = families
+        self._mentions: dict[Function, set[str]] = {}
+        self._types_of: dict[Function, list[Type]] = {}
         self._entries: dict[Function, tuple] = {}
         self._suffixes: dict[Function, str] = {}
         self._classes: dict[Function, tuple | None] = {}
+        # By name, then by scope and address spaces: what explicit specialisations are once these are erased.
+        self._specialisations: dict[str, dict[tuple, set[tuple]]] = {}
         self._in_every_space: dict[str, dict[tuple, bool]] = {}
         self._found: list[Insertion] = []
+        self._names: set[str] = set()  # of functions that address spaces tell apart
+        self._shared: dict[tuple[Function, ...], str] = {}  # further suffixes, of sets of functions
+        # For functions that using-declarations name: the end of the declaration, its text, and the functions.
+        self._usings: list[tuple[int, str, list[Function]]] = []
 
     @functools.cached_property
     def keys(self) -> Keys:
@@ -125,6 +133,7 @@ class Overloads:
         separated = self._separated()
         if not separated:
             return []
+        self._names = {*separated}
         for name in separated:
             self._separate(name)
         self._calls(separated)
@@ -134,16 +143,17 @@ class Overloads:
 
     def _separated(self) -> list[str]:
         """Returns the names of the functions that address spaces tell apart."""
-        merged: dict[str, list[list[str]]] = {}
+        merged: dict[str, list[Function]] = {}
         found: list[str] = []
         for name, functions in self.families.items():
+            functions = self._without_specialisations(functions)
             for index, one in enumerate(functions):
                 for other in functions[index + 1 :]:
                     if not self._confusable(one, other) or self._is_in_every_space(one, other):
                         continue
                     body = self._common_body(one, other)
-                    if body is not None:
-                        merged.setdefault(name, []).append(body)
+                    if body is not None and self._are_specialised_alike(one, other):
+                        merged.setdefault(name, []).append(one)
                     elif self._is_left(one, other):
                         continue
                     else:
@@ -153,8 +163,8 @@ class Overloads:
         waiting = [*found]
         while waiting:  # the same words mean something else if they call one of these
             called = waiting.pop()
-            for name, bodies in merged.items():
-                if name not in found and any(called in body for body in bodies):
+            for name, functions in merged.items():
+                if name not in found and any(called in self._mentioned(f) for f in functions):
                     if _has_no_name(self.families[name][0], self.lookup):
                         continue  # left to remove_duplicates
                     found.append(name)
@@ -195,6 +205,48 @@ class Overloads:
                 if not all(self.keys.mean_the_same(own[key][0], f) for f in found):
                     return False
         return True
+
+    def _without_specialisations(self, functions: list[Function]) -> list[Function]:
+        """Returns functions without the explicit specialisations of those among them that name the same address spaces."""
+        templates = {(self._scope(f), self._entry(f)) for f in functions if not f.is_specialisation}
+        return [
+            f
+            for f in functions
+            if not f.is_specialisation or (self._scope(f), self._entry(f)) not in templates
+        ]
+
+    def _mentioned(self, function: Function) -> set[str]:
+        """Returns the names of families that the definition of a function calls, or mentions otherwise."""
+        function = self._defined(function)
+        if function not in self._mentions:
+            own = name_node(name_of(function.declarator)).start_byte
+            found = set()
+            for node in self.source.find(_NAMES, function.node):
+                name = self.source.masked_text(node)
+                if name not in self.families or name in found or node.start_byte == own:
+                    continue
+                use = self._use(node)
+                called = None
+                if use is not None and use.type == "call_expression" and self._is_callee(node, use):
+                    called = self.calls.functions_called(use)
+                if called is None or any(f in self.families[name] for f in called):
+                    found.add(name)
+            self._mentions[function] = found
+        return self._mentions[function]
+
+    def _are_specialised_alike(self, one: Function, other: Function) -> bool:
+        """Returns true if two templates have the same explicit specialisations, but for address spaces."""
+        found = self._specialisations.get(one.name)
+        if found is None:
+            found = self._specialisations[one.name] = {}
+            for function in self.families[one.name]:
+                if function.is_specialisation:
+                    key = (self._scope(function), self._entry(function))
+                    erased = _without_const(self.keys.of_function(function))
+                    body = (t for t in self.keys.body_of_function(function) if t != "const")
+                    found.setdefault(key, set()).add((erased, *body))
+        keys = [(self._scope(f), self._entry(f)) for f in (one, other)]
+        return found.get(keys[0]) == found.get(keys[1])
 
     def _is_left(self, one: Function, other: Function) -> bool:
         """Returns true for functions that cannot have other names and become equal: remove_duplicates compares them."""
@@ -385,7 +437,10 @@ class Overloads:
         return (one.body is None) != (other.body is None) and self._entry(one) == self._entry(other)
 
     def _types(self, function: Function) -> list[Type]:
-        return [d.type for _, _, d in self.spaces.types.parameters(function.declarator)]
+        if function not in self._types_of:
+            parameters = self.spaces.types.parameters(function.declarator)
+            self._types_of[function] = [d.type for _, _, d in parameters]
+        return self._types_of[function]
 
     def _object(self, function: Function) -> str | None:
         """Returns the address space of the object of a member function."""
@@ -449,20 +504,9 @@ class Overloads:
                 continue
             if node.type == "identifier" and self._is_local(node):
                 continue
-            use = node.parent
-            while use.type in (
-                "template_function",
-                "template_method",
-                "qualified_identifier",
-                "dependent_name",
-            ):
-                use = use.parent
-            if node.type == "field_identifier":
-                if use.type != "field_expression":
-                    continue  # the declaration of a data member
-                use = use.parent
-            while use.type == "parenthesized_expression":
-                use = use.parent
+            use = self._use(node)
+            if use is None:
+                continue
             if use.type == "using_declaration":
                 self._using(node, use, name)
             elif use.type == "call_expression" and self._is_callee(node, use):
@@ -479,6 +523,25 @@ class Overloads:
                     "call is not supported",
                     node.start_byte,
                 )
+
+    @staticmethod
+    def _use(node):
+        """Returns the node of which a name is the callee or another part; None in the declaration of a data member."""
+        use = node.parent
+        while use.type in (
+            "template_function",
+            "template_method",
+            "qualified_identifier",
+            "dependent_name",
+        ):
+            use = use.parent
+        if node.type == "field_identifier":
+            if use.type != "field_expression":
+                return None
+            use = use.parent
+        while use.type == "parenthesized_expression":
+            use = use.parent
+        return use
 
     def _named(self, node, name: str) -> list[Function]:
         """Returns the functions that a name may mean where it is not called: those of the namespace or class before it,
@@ -553,6 +616,7 @@ class Overloads:
         self._insert(node.end_byte, suffixes[0])
         for suffix in suffixes[1:]:
             self._insert(use.end_byte, f" {text}{name}{suffix};")
+        self._usings.append((use.end_byte, text + name, meant or self.families[name]))
 
     def _call(self, node, call, name: str) -> None:
         functions = self.calls.functions_called(call)
@@ -585,9 +649,85 @@ class Overloads:
                 )
             return  # another function of that name, of the library for example
         left = self._most_special(left, arguments or [])
-        if len({self._suffix(f) for f in left}) > 1 and not self._are_the_same(left):
-            self._refuse(node, call, name, left, fits)
-        self._insert(node.end_byte, self._suffix(left[0]))
+        suffix: str | None = self._suffix(left[0])
+        if not self._have_one_suffix(left):
+            suffix = self._shared_suffix(left, fits)
+            if suffix is None:
+                self._refuse(node, call, name, left, fits)
+        self._insert(node.end_byte, suffix)
+
+    def _have_one_suffix(self, functions: list[Function]) -> bool:
+        """Returns true if it does not matter which of the names of functions is called."""
+        return len({*map(self._suffix, functions)}) == 1 or self._are_the_same(functions)
+
+    def _shared_suffix(self, functions: list[Function], fits: dict) -> str | None:
+        """Returns the suffix of a name for functions of which address spaces tell no more, and something else does: the class,
+        in `X::template f<T>(p)`, or the other parameters of functions that all take the arguments. Each gets a copy of
+        that name. Returns None if address spaces may tell them apart."""
+        of_classes: dict[tuple | None, list[Function]] = {}
+        for function in functions:
+            if not function.is_specialisation:
+                owner = self.lookup.owner(function)
+                of_class = None if owner is None else (owner, self._class(function))
+                of_classes.setdefault(of_class, []).append(function)
+        for of_class in of_classes.values():
+            if self._have_one_suffix(of_class):
+                continue
+            keys = {self.keys.of_function(f) for f in of_class}
+            if len(keys) < len(of_class) or any(fits[f] != YES for f in of_class):
+                return None
+        copied = tuple(
+            f
+            for of_class in of_classes.values()
+            for f in (of_class[:1] if self._are_the_same(of_class) else of_class)
+        )
+        if copied not in self._shared:
+            suffix = f"_in_any_{len(self._shared)}"
+            while functions[0].name + suffix in self.source.identifiers:
+                suffix += "_"
+            self._shared[copied] = suffix
+        return self._shared[copied]
+
+    def _with_specialisations(self, functions: tuple[Function, ...]) -> list[Function]:
+        family = self.families[functions[0].name]
+        return [
+            *functions,
+            *(
+                f
+                for f in family
+                if f.is_specialisation
+                and any(
+                    self._scope(f) == self._scope(primary)
+                    and self._suffix(f) == self._suffix(primary)
+                    and self.lookup.taking([primary], self.lookup.count(f))
+                    for primary in functions
+                )
+            ),
+        ]
+
+    def copies(self, insertions: list[Insertion]) -> list[Insertion]:
+        """Returns the copies of functions by other names, with the insertions that are made in what is copied."""
+        found = []
+        for functions, suffix in self._shared.items():
+            for function in self._with_specialisations(functions):
+                found.append(self._copy(function, suffix, insertions))
+            for end, text, meant in self._usings:
+                if not {*functions}.isdisjoint(meant):
+                    found.append(Insertion(end, f" {text}{suffix};"))
+        return found
+
+    def _copy(self, function: Function, suffix: str, insertions: list[Insertion]) -> Insertion:
+        start, end = function.node.start_byte, function.node.end_byte
+        at = name_node(name_of(function.declarator)).end_byte
+        pieces, position = [], start
+        inside = [i for i in insertions if start < i.offset < end and i.offset != at]
+        for insertion in sorted([*inside, Insertion(at, suffix)], key=lambda i: i.offset):
+            pieces += [self.source.text[position : insertion.offset], insertion.text]
+            position = insertion.offset
+        text = "".join([*pieces, self.source.text[position:end]])
+        # In one line, without line markers and pragmas.
+        lines = re.sub(r"(?m)^[ \t]*#.*$", "", text).split("\n")
+        return Insertion(end, " " + " ".join(line.strip() for line in lines))
 
     def _keep_declared(self, node, named: list[Function]) -> None:
         """Gives a call with template arguments that no function takes, which is no error in a template that nothing
@@ -640,7 +780,10 @@ class Overloads:
         )
 
     def _are_the_same(self, functions: list[Function]) -> bool:
-        return all(self._common_body(functions[0], f) is not None for f in functions[1:])
+        """Returns true if functions are the same but for address spaces, on which nothing depends that they call."""
+        if any(self._common_body(functions[0], f) is None for f in functions[1:]):
+            return False
+        return len(functions) == 1 or self._names.isdisjoint(self._mentioned(functions[0]))
 
     def _refuse(self, node, call, name: str, left: list[Function], fits: dict) -> None:
         candidates = " and ".join(dict.fromkeys(self.keys.signature(f) for f in left))

@@ -20,7 +20,9 @@ def insertions(program: Program) -> list[Insertion]:
     if not families and not specialised:
         return []
     spaces = program.kept(spaces_of)
-    found = Overloads(program, spaces, families).run() if families else []
+    overloads = Overloads(program, spaces, families)
+    found = overloads.run() if families else []
     if specialised:
         found += spaced_arguments(program, spaces)
+    found += overloads.copies(found)
     return sorted(found, key=lambda i: i.offset)
