@@ -89,18 +89,18 @@ def main() -> int:
         results.append({"name": name, "ours": mine, "torch": other, "share": share})
         print(f"{name:40} {mine:9.4f} {other:9.4f} {other / mine:6.2f}  {share:.0%}", flush=True)
 
-    for mode, bits in (("affine", 4), ("affine", 8), ("affine", 2), ("affine", 3), ("mxfp4", 4), ("nvfp4", 4), ("mxfp8", 8), ("nf4", 4)):  # fmt: skip
+    for mode, bits in (("affine", 4), ("affine", 8), ("affine", 2), ("affine", 3), ("mxfp4", 4), ("nvfp4", 4), ("mxfp8", 8), ("nf4", 4), ("fp4", 4)):  # fmt: skip
         sets = weights_of(size, mode, bits)
-        for rows in (1, 2, 8, 512) if (mode, bits) == ("affine", 4) else (1, 8):
+        for rows in (1, 2, 8, 16, 512) if (mode, bits) == ("affine", 4) else (1, 8, 16):
             x = torch.randn(rows, size, device="cuda", dtype=torch.half)
             calls = [partial(ops.quantized_linear, x, *w, mode=mode, bits=bits) for w in sets]
             report(f"{mode} {bits} bits", x, calls, sets[0][0].nbytes)
-    for name in ("Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"):
+    for name in ("Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "IQ4_NL"):
         line = size // TYPES[name].size * TYPES[name].bytes
         blocks = [
             torch.randint(256, (size, line), dtype=torch.uint8, device="cuda") for _ in range(_SETS)
         ]
-        for rows in (1, 8):
+        for rows in (1, 8, 16):
             x = torch.randn(rows, size, device="cuda", dtype=torch.half)
             calls = [partial(ops.gguf_linear, x, data, name) for data in blocks]
             report(name, x, calls, blocks[0].nbytes)

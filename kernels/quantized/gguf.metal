@@ -9,6 +9,7 @@
 #include <kernels/quantized/gguf_blocks.h>
 #include <kernels/quantized/gguf_pieces.h>
 #include <kernels/quantized/skinny_gemm.h>
+#include <kernels/quantized/skinny_matrix.h>
 using namespace metal;
 using c10::metal::ErrorMessages;
 using metalops::GgufLayout;
@@ -213,13 +214,154 @@ kernel void gguf_skinny_pieces(device T* result [[buffer(0)]], device const T* l
   skinny::store_sums(store, sums, parts, block.row, share, p.splits, simdgroup, lane);
 }
 
+// Returns codes e and e + 8 of a run of an interleaved piece, as multiples of Type::unit. They
+// become the low mantissa bits of 1024.
 template <typename Type>
-inline void load_lines(thread typename Type::Stored (&next)[gemv::kTogether],
-                       device const uchar* blocks, uint line_bytes, int number) {
-#pragma unroll
-  for (int c = 0; c < gemv::kTogether; ++c) {
-    Type::load(next[c], blocks + c * line_bytes, number);
+inline half2 codes_of(thread const typename Type::Piece& piece, int run, int e, uint of_halves) {
+  const float factor = 1.0f / static_cast<float>(1 << Type::shift(run));
+  return fma(as_type<half2>(Type::two(piece, run, e) ^ (of_halves ^ Type::flipped)),
+             half2(static_cast<half>(factor * Type::unit)),
+             half2(static_cast<half>(-(1024.0f * factor + Type::zero) * Type::unit)));
+}
+// Scales codes, which are multiples of Type::unit.
+template <typename Type>
+inline half2 scaled(half2 codes, float scale, float minimum, half) {
+  return fma(codes, half2(static_cast<half>(scale * (1.0f / Type::unit))),
+             half2(static_cast<half>(-minimum)));
+}
+template <typename Type>
+inline vec<bfloat, 2> scaled(half2 codes, float scale, float minimum, bfloat) {
+  const float factor = scale * (1.0f / Type::unit);
+  return vec<bfloat, 2>(static_cast<bfloat>(fma(static_cast<float>(codes.x), factor, -minimum)),
+                        static_cast<bfloat>(fma(static_cast<float>(codes.y), factor, -minimum)));
+}
+
+constant constexpr int kTableCopies = 8;
+
+// Skinny GEMM with simdgroup matrices (see skinny_matrix.h) for types known at compile time. Lanes
+// take pieces of lines (gguf_pieces.h).
+template <typename T, typename Type, int TILES>
+kernel void gguf_skinny_simdgroup_matrix(
+    device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
+    device const uchar* data [[buffer(2)]], device const T* bias [[buffer(3)]],
+    constant GgufProduct& p [[buffer(4)]], uint group [[threadgroup_position_in_grid]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float parts[skinny::kSplits][TILES * 64];
+  // The values of both codes of a byte, in copies: adjacent lanes read from different banks.
+  threadgroup half2 table[Type::has_table ? 256 * kTableCopies : 1];
+  if (Type::has_table) {
+    for (uint i = simdgroup * 32 + lane; i < 256 * kTableCopies; i += skinny::kSplits * 32) {
+      const uint two = i / kTableCopies;
+      table[i] = half2(static_cast<half>(gguf::kNonLinear4[two & 15u] * Type::unit),
+                       static_cast<half>(gguf::kNonLinear4[two >> 4] * Type::unit));
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
   }
+  // A lane's second element of each two lies so far from the first, and its second eight of each
+  // sixteen.
+  constexpr int of_second = Type::has_table ? Type::run_stride : 8;
+  constexpr int of_half = Type::has_table ? 8 : Type::run_stride;
+  const uint across = (static_cast<uint>(p.columns) + TILES * 8 - 1) / (TILES * 8);
+  const int row = static_cast<int>(group / across) * 8;
+  const int column = static_cast<int>(group % across) * TILES * 8;
+  const auto own = skinny::elements_of(lane);
+  const uint of_halves = metalops::formats::exponent_of(p.inner) ^ 0x4b000000u ^ 0x64006400u;
+  const int pieces = p.inner / 32;
+  simdgroup_float8x8 sums[TILES];
+#pragma unroll
+  for (int t = 0; t < TILES; ++t) {
+    sums[t] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+  }
+#pragma unroll 1
+  for (int start = 0; start < pieces; start += skinny::kSplits * 4) {
+    const int first = start + static_cast<int>(simdgroup) * 4;
+    // Lanes past the end load the last piece and multiply it by zero.
+    typename Type::Piece of_tiles[TILES];
+#pragma unroll
+    for (int t = 0; t < TILES; ++t) {
+      const int64_t line = min(column + t * 8 + own.row, p.columns - 1);
+      Type::load(of_tiles[t], data, line * p.right.line_bytes,
+                 min(first + own.column / 2, pieces - 1));
+    }
+    const int of_inputs = first + own.row / 2;
+    const int at = Type::first(min(of_inputs, pieces - 1)) + own.row % 2 * of_second;
+    uint4 inputs[2][2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      device const T* const x =
+          left + static_cast<int64_t>(min(row + own.column + r, p.rows - 1)) * p.inner + at;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        inputs[r][h] = *reinterpret_cast<device const uint4*>(x + h * of_half);
+        inputs[r][h] = of_inputs < pieces ? inputs[r][h] : uint4(0u);
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < TILES; ++t) {
+      if (!Type::has_table) {
+        Type::interleave(of_tiles[t]);
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        const uint x = inputs[0][h][e / 2];
+        const uint y = inputs[1][h][e / 2];
+        simdgroup_matrix<T, 8, 8> b;
+        b.thread_elements() =
+            as_type<vec<T, 2>>(e % 2 == 0 ? (x & 0xffffu) | y << 16 : x >> 16 | (y & 0xffff0000u));
+#pragma unroll
+        for (int t = 0; t < TILES; ++t) {
+          half2 codes;
+          if (Type::has_table) {
+            const uint two = Type::four(of_tiles[t], h, e / 2) >> (e % 4 * 8) & 255u;
+            codes = table[two * kTableCopies + lane % kTableCopies];
+          } else {
+            codes = codes_of<Type>(of_tiles[t], h, e, of_halves);
+          }
+          simdgroup_matrix<T, 8, 8> a;
+          a.thread_elements() =
+              scaled<Type>(codes, Type::scale(of_tiles[t], h), Type::minimum(of_tiles[t], h), T(0));
+          simdgroup_multiply_accumulate(sums[t], a, b, sums[t]);
+        }
+      }
+    }
+  }
+  const skinny::StoreRow<T> store{result, bias, 1.0f, p.rows, p.columns, p.has_bias};
+  skinny::store_matrices(store, sums, parts, row, column, simdgroup, lane);
+}
+
+// Returns a piece's part of the dot product of its line with x. totals: the sums of both runs'
+// inputs.
+template <typename Type>
+inline float dot_of(thread const typename Type::Stored& piece, int,
+                    thread const float (&inputs)[32], thread const float (&totals)[2]) {
+  constexpr float of_zero = static_cast<float>(Type::zero);
+  float dots[2];
+  gguf::dots_of<Type>(dots, piece, inputs);
+  float sum = 0.0f;
+#pragma unroll
+  for (int run = 0; run < 2; ++run) {
+    const float scale = Type::scale(piece, run);
+    sum = fma(scale, fma(dots[run], 0x1p24f, -of_zero * totals[run]), sum);
+    if (Type::has_minimum) {
+      sum = fma(-Type::minimum(piece, run), totals[run], sum);
+    }
+  }
+  return sum;
+}
+template <>
+inline float dot_of<gguf::Q4_K>(thread const gguf::Q4_K::Stored& stored, int number,
+                                thread const float (&inputs)[32], thread const float (&totals)[2]) {
+  typedef gguf::Q4_K Type;
+  const auto of = Type::parts_of(stored.header, Type::part_of(number));
+  float dots[2];
+  Type::multiply(dots, stored.words, inputs);
+  float sum = dots[0] * (of.scales[0] * Type::factor);
+  sum = fma(dots[1], of.scales[1] * (Type::factor / 16.0f), sum);
+  sum = fma(-of.minima[0], totals[0], sum);
+  return fma(-of.minima[1], totals[1], sum);
 }
 
 // GEMV: each threadgroup computes `lines` columns of one row (see gemv.h).
@@ -230,18 +372,19 @@ template <typename T, typename Type>
     constant GgufProduct& p [[buffer(4)]], constant int& lines [[buffer(5)]],
     uint group [[threadgroup_position_in_grid]], uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]], uint simdgroups [[simdgroups_per_threadgroup]]) {
-  constexpr int together = gemv::kTogether;
+  constexpr int together = Type::together;
   threadgroup float parts[gemv::kMostParts * 32];
   threadgroup float* const mine = parts + simdgroup * lines * 32 + lane;
   const uint line_bytes = static_cast<uint>(p.right.line_bytes);
   const int own = static_cast<int>(simdgroup * 32 + lane);
   // Lanes past the end load the last piece, and their sums are replaced by zero.
   const int number = min(own, p.inner / 32 - 1);
-  device const uchar* const blocks =
-      data + gemv::first_line(group, lines, p.columns) * p.right.line_bytes +
-      Type::block_of(number);
+  const int64_t first = gemv::first_line(group, lines, p.columns) * p.right.line_bytes;
   typename Type::Stored next[together];
-  load_lines<Type>(next, blocks, line_bytes, number);
+#pragma unroll
+  for (int c = 0; c < together; ++c) {
+    Type::load(next[c], data, first + c * line_bytes, number);
+  }
   float inputs[32];
   float totals[2];
 #pragma unroll
@@ -262,16 +405,13 @@ template <typename T, typename Type>
     }
     // In the last iteration the last lines are loaded again, and not used.
     const int following = min(line + together, lines - together);
-    load_lines<Type>(next, blocks + following * line_bytes, line_bytes, number);
 #pragma unroll
     for (int c = 0; c < together; ++c) {
-      const auto of = Type::parts_of(now[c].header, Type::part_of(number));
-      float dots[2];
-      Type::multiply(dots, now[c].words, inputs);
-      float sum = dots[0] * (of.scales[0] * Type::factor);
-      sum = fma(dots[1], of.scales[1] * (Type::factor / 16.0f), sum);
-      sum = fma(-of.minima[0], totals[0], sum);
-      sum = fma(-of.minima[1], totals[1], sum);
+      Type::load(next[c], data, first + (following + c) * line_bytes, number);
+    }
+#pragma unroll
+    for (int c = 0; c < together; ++c) {
+      const float sum = dot_of<Type>(now[c], number, inputs, totals);
       mine[(line + c) * 32] = number == own ? sum : 0.0f;
     }
   }
@@ -316,23 +456,39 @@ kernel void gguf_dequantize(device T* result [[buffer(0)]], device const uchar* 
 
 // COLUMNS: the block width of the one-row kernel. More columns load the row's elements less often
 // and use more registers.
-#define REGISTER_PIECES(TYPE, COLUMNS, T)                                                        \
-  REGISTER_KERNEL("gguf_skinny_1_" #TYPE "_" #T, gguf_skinny_pieces, T, gguf::TYPE, 1, COLUMNS); \
+#define REGISTER_PIECES_1(TYPE, COLUMNS, T) \
+  REGISTER_KERNEL("gguf_skinny_1_" #TYPE "_" #T, gguf_skinny_pieces, T, gguf::TYPE, 1, COLUMNS)
+#define REGISTER_PIECES_4(TYPE, T) \
   REGISTER_KERNEL("gguf_skinny_" #TYPE "_" #T, gguf_skinny_pieces, T, gguf::TYPE, 4, 2)
+#define REGISTER_SIMDGROUP_MATRIX(TYPE, T) \
+  REGISTER_KERNEL("gguf_skinny_" #TYPE "_" #T, gguf_skinny_simdgroup_matrix, T, gguf::TYPE, 4)
 
 #define REGISTER_GEMV(TYPE, T) REGISTER_KERNEL("gguf_gemv_" #TYPE "_" #T, gguf_gemv, T, gguf::TYPE)
 
-#define REGISTER_ALL(T)        \
-  REGISTER_OTHERS(T);          \
-  REGISTER_PIECES(Q4_0, 4, T); \
-  REGISTER_PIECES(Q8_0, 4, T); \
-  REGISTER_PIECES(Q4_K, 8, T); \
-  REGISTER_PIECES(Q5_K, 4, T); \
-  REGISTER_PIECES(Q6_K, 4, T); \
-  REGISTER_GEMV(Q4_K, T)
+#define REGISTER_ALL(SKINNY, T)  \
+  REGISTER_OTHERS(T);            \
+  REGISTER_PIECES_1(Q4_0, 4, T); \
+  REGISTER_PIECES_1(Q8_0, 4, T); \
+  REGISTER_PIECES_1(Q4_K, 8, T); \
+  REGISTER_PIECES_1(Q5_K, 4, T); \
+  REGISTER_PIECES_1(Q6_K, 4, T); \
+  SKINNY(Q4_0, T);               \
+  SKINNY(Q8_0, T);               \
+  SKINNY(Q4_K, T);               \
+  SKINNY(Q5_K, T);               \
+  SKINNY(Q6_K, T);               \
+  REGISTER_GEMV(Q4_0, T);        \
+  REGISTER_GEMV(Q8_0, T);        \
+  REGISTER_GEMV(Q4_K, T);        \
+  REGISTER_GEMV(Q5_K, T);        \
+  REGISTER_GEMV(Q6_K, T)
 
-REGISTER_ALL(float);
-REGISTER_ALL(half);
-REGISTER_ALL(bfloat);
+REGISTER_ALL(REGISTER_PIECES_4, float);
+REGISTER_ALL(REGISTER_SIMDGROUP_MATRIX, half);
+REGISTER_ALL(REGISTER_SIMDGROUP_MATRIX, bfloat);
+REGISTER_SIMDGROUP_MATRIX(IQ4_NL, half);
+REGISTER_SIMDGROUP_MATRIX(IQ4_NL, bfloat);
+REGISTER_SIMDGROUP_MATRIX(IQ4_XS, half);
+REGISTER_SIMDGROUP_MATRIX(IQ4_XS, bfloat);
 
 #endif

@@ -17,6 +17,15 @@ namespace gguf {
 //   zero: the code that stands for 0
 //   scale(piece, run)
 //   minimum(piece, run): subtracted, if has_minimum
+//   interleave(piece): makes four() return codes 2 i, 2 i + 1, 2 i + 8 and 2 i + 9 of a run instead
+//   two(piece, run, e): codes e and e + 8 of an interleaved run in the halves of a word, times
+//     2^shift(run), with the bits `flipped` inverted
+//   unit: a power of two that makes the largest code about 1
+//   mixed(piece, run, i): four(), with unused bits above codes. mask: two codes of it
+//   Stored, load(stored, data, offset, number): what the GEMV loads ahead
+//   together: the lines that the GEMV loads at once; registers bound it
+//   has_table: codes are indices into kNonLinear4. four(piece, run, i) has codes of both runs: byte
+//     2 (i % 2) + j has those of elements 8 run + 2 i + j
 
 // Loads COUNT words from an even offset on.
 template <int COUNT>
@@ -32,50 +41,128 @@ inline void words_from(thread uint (&to)[COUNT], device const uchar* data, int64
     next = word;
   }
 }
+// Reorders the sixteen bytes of four words: word i gets bytes 2 i, 2 i + 1, 2 i + 8 and 2 i + 9.
+template <typename Words>
+inline void interleave_bytes(thread Words& words, int first = 0) {
+  uint to[4];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint low = words[first + i];
+    const uint high = words[first + i + 2];
+    to[2 * i] = (low & 0xffffu) | high << 16;
+    to[2 * i + 1] = low >> 16 | (high & 0xffff0000u);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    words[first + i] = to[i];
+  }
+}
 inline float half_of(device const uchar* data, int64_t offset) {
   return static_cast<float>(*reinterpret_cast<device const half*>(data + offset));
+}
+
+// Puts bits of `high` from bit `from` of each byte on above the low four bits of `low`.
+inline uint low_and_high(uint low, uint high, int from) {
+  const uint rotated = ::metal::rotate(high, static_cast<uint>(4 - from) & 31u);
+  return (low & 0x0f0f0f0fu) | (rotated & 0xf0f0f0f0u);
+}
+
+// Codes e and e + 8 of an interleaved run, from the word that has two more.
+inline uint two_of(uint four, int e, uint mask) { return (e % 2 == 0 ? four : four >> 8) & mask; }
+
+// Computes the dot products of both runs with inputs, of codes without their zero, 2^24 times too
+// small: codes become the low mantissa bits of (subnormal) halves.
+template <typename Type>
+inline void dots_of(thread float (&dots)[2], thread const typename Type::Piece& piece,
+                    thread const float (&inputs)[32]) {
+#pragma unroll
+  for (int run = 0; run < 2; ++run) {
+    dots[run] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint four = Type::mixed(piece, run, i);
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const half2 pair = ::metal::as_type<half2>((e == 0 ? four : four >> 8) & Type::mask);
+        const int at = run * 16 + 4 * i + e;
+        dots[run] = ::metal::fma(static_cast<float>(pair.x), inputs[at], dots[run]);
+        dots[run] = ::metal::fma(static_cast<float>(pair.y), inputs[at + 2], dots[run]);
+      }
+    }
+  }
 }
 
 struct Q4_0 {
   static constant constexpr int run_stride = 16;
   static constant constexpr int zero = 8;
   static constant constexpr bool has_minimum = false;
+  static constant constexpr float unit = 0x1p-4f;
+  static constant constexpr int together = 2;
+  static constant constexpr bool has_table = false;
+  static constant constexpr uint mask = 0x000f000fu;  // of two codes of mixed()
+  static constant constexpr uint flipped = 0u;
   struct Piece {
     uint words[4];
     float scale;
   };
+  typedef Piece Stored;
   static inline int first(int number) { return number * 32; }
   static inline void load(thread Piece& piece, device const uchar* data, int64_t line, int number) {
     const int64_t block = line + static_cast<int64_t>(number) * 18;
     piece.scale = half_of(data, block);
     words_from(piece.words, data, block + 2);
   }
+  static inline uint mixed(thread const Piece& piece, int run, int i) {
+    return piece.words[i] >> (4 * run);
+  }
   static inline uint four(thread const Piece& piece, int run, int i) {
     return piece.words[i] >> (4 * run) & 0x0f0f0f0fu;
   }
   static inline float scale(thread const Piece& piece, int) { return piece.scale; }
   static inline float minimum(thread const Piece&, int) { return 0.0f; }
+  static inline void interleave(thread Piece& piece) { interleave_bytes(piece.words); }
+  static inline int shift(int run) { return 4 * run; }
+  static inline uint two(thread const Piece& piece, int run, int e) {
+    return two_of(piece.words[e / 2], e, run == 0 ? 0x000f000fu : 0x00f000f0u);
+  }
 };
 
 struct Q8_0 {
   static constant constexpr int run_stride = 16;
   static constant constexpr int zero = 128;
   static constant constexpr bool has_minimum = false;
+  static constant constexpr float unit = 0x1p-7f;
+  static constant constexpr int together = 1;
+  static constant constexpr bool has_table = false;
+  static constant constexpr uint mask = 0x00ff00ffu;  // of two codes of mixed()
+  static constant constexpr uint flipped = 0x00800080u;
   struct Piece {
     uint words[8];
     float scale;
   };
+  typedef Piece Stored;
   static inline int first(int number) { return number * 32; }
   static inline void load(thread Piece& piece, device const uchar* data, int64_t line, int number) {
     const int64_t block = line + static_cast<int64_t>(number) * 34;
     piece.scale = half_of(data, block);
     words_from(piece.words, data, block + 2);
   }
+  static inline uint mixed(thread const Piece& piece, int run, int i) {
+    return piece.words[4 * run + i] ^ 0x80808080u;
+  }
   static inline uint four(thread const Piece& piece, int run, int i) {
     return piece.words[4 * run + i] ^ 0x80808080u;
   }
   static inline float scale(thread const Piece& piece, int) { return piece.scale; }
   static inline float minimum(thread const Piece&, int) { return 0.0f; }
+  static inline void interleave(thread Piece& piece) {
+    interleave_bytes(piece.words);
+    interleave_bytes(piece.words, 4);
+  }
+  static inline int shift(int) { return 0; }
+  static inline uint two(thread const Piece& piece, int run, int e) {
+    return two_of(piece.words[4 * run + e / 2], e, mask);
+  }
 };
 
 // K-quants with minima: blocks of 256 elements in 8 parts of 32, with a 6-bit scale and a 6-bit
@@ -84,6 +171,7 @@ struct KWithMinimum {
   static constant constexpr int run_stride = 32;
   static constant constexpr int zero = 0;
   static constant constexpr bool has_minimum = true;
+  static constant constexpr bool has_table = false;
   static inline int first(int number) {
     return number / 8 * 256 + number % 8 / 2 * 64 + number % 2 * 16;
   }
@@ -114,6 +202,9 @@ struct KWithMinimum {
 };
 
 struct Q4_K : KWithMinimum {
+  static constant constexpr float unit = 0x1p-4f;
+  static constant constexpr uint flipped = 0u;
+  static constant constexpr int together = 2;
   struct Piece {
     uint4 words;
     Parts parts;
@@ -134,6 +225,10 @@ struct Q4_K : KWithMinimum {
     load(stored, data + line + block_of(number), number);
     piece.parts = parts_of(stored.header, part_of(number));
     piece.words = stored.words;
+  }
+  static inline void load(thread Stored& stored, device const uchar* data, int64_t line,
+                          int number) {
+    load(stored, data + block_of(number) + line, number);
   }
   // Computes the dot products of both runs with inputs; the second is 16 times too large.
   static inline void multiply(thread float (&dots)[2], uint4 words,
@@ -162,15 +257,25 @@ struct Q4_K : KWithMinimum {
   static inline float minimum(thread const Piece& piece, int run) {
     return piece.parts.minima[run];
   }
+  static inline void interleave(thread Piece& piece) { interleave_bytes(piece.words); }
+  static inline int shift(int run) { return 4 * run; }
+  static inline uint two(thread const Piece& piece, int run, int e) {
+    return two_of(piece.words[e / 2], e, run == 0 ? 0x000f000fu : 0x00f000f0u);
+  }
 };
 
 struct Q5_K : KWithMinimum {
+  static constant constexpr float unit = 0x1p-5f;
+  static constant constexpr int together = 1;
+  static constant constexpr uint mask = 0x001f001fu;  // of two codes of mixed()
+  static constant constexpr uint flipped = 0u;
   struct Piece {
     uint4 fifths;
     uint4 words;
     int part;
     Parts parts;
   };
+  typedef Piece Stored;
   static inline void load(thread Piece& piece, device const uchar* data, int64_t line, int number) {
     device const uint4* const block =
         reinterpret_cast<device const uint4*>(data + line + static_cast<int64_t>(number / 8) * 176);
@@ -179,13 +284,24 @@ struct Q5_K : KWithMinimum {
     piece.fifths = block[1 + number % 2];
     piece.words = block[3 + number % 8];
   }
+  // Returns four(), with unused bits above codes.
+  static inline uint mixed(thread const Piece& piece, int run, int i) {
+    return low_and_high(piece.words[i] >> (4 * run), piece.fifths[i], piece.part + run);
+  }
   static inline uint four(thread const Piece& piece, int run, int i) {
-    return (piece.words[i] >> (4 * run) & 0x0f0f0f0fu) |
-           (piece.fifths[i] >> (piece.part + run) & 0x01010101u) << 4;
+    return mixed(piece, run, i) & 0x1f1f1f1fu;
   }
   static inline float scale(thread const Piece& piece, int run) { return piece.parts.scales[run]; }
   static inline float minimum(thread const Piece& piece, int run) {
     return piece.parts.minima[run];
+  }
+  static inline void interleave(thread Piece& piece) {
+    interleave_bytes(piece.words);
+    interleave_bytes(piece.fifths);
+  }
+  static inline int shift(int) { return 0; }
+  static inline uint two(thread const Piece& piece, int run, int e) {
+    return two_of(mixed(piece, run, e / 2), e, mask);
   }
 };
 
@@ -193,12 +309,18 @@ struct Q6_K {
   static constant constexpr int run_stride = 64;
   static constant constexpr int zero = 32;
   static constant constexpr bool has_minimum = false;
+  static constant constexpr float unit = 0x1p-5f;
+  static constant constexpr int together = 1;
+  static constant constexpr bool has_table = false;
+  static constant constexpr uint mask = 0x003f003fu;  // of two codes of mixed()
+  static constant constexpr uint flipped = 0u;
   struct Piece {
     uint low[4];
     uint high[4];
     float scales[2];
     int shift;
   };
+  typedef Piece Stored;
   static inline int first(int number) {
     return number / 4 * 128 + number % 4 / 2 * 32 + number % 2 * 16;
   }
@@ -215,12 +337,50 @@ struct Q6_K {
     }
     piece.shift = number % 4 / 2 * 2;
   }
+  // Returns four(), with unused bits above codes.
+  static inline uint mixed(thread const Piece& piece, int run, int i) {
+    return low_and_high(piece.low[i] >> (4 * run), piece.high[i], piece.shift + 4 * run);
+  }
   static inline uint four(thread const Piece& piece, int run, int i) {
-    return (piece.low[i] >> (4 * run) & 0x0f0f0f0fu) |
-           (piece.high[i] >> (4 * run + piece.shift) & 0x03030303u) << 4;
+    return mixed(piece, run, i) & 0x3f3f3f3fu;
   }
   static inline float scale(thread const Piece& piece, int run) { return piece.scales[run]; }
   static inline float minimum(thread const Piece&, int) { return 0.0f; }
+  static inline void interleave(thread Piece& piece) {
+    interleave_bytes(piece.low);
+    interleave_bytes(piece.high);
+  }
+  static inline int shift(int) { return 0; }
+  static inline uint two(thread const Piece& piece, int run, int e) {
+    return two_of(mixed(piece, run, e / 2), e, mask);
+  }
+};
+
+// Types whose codes are indices into the table kNonLinear4.
+struct IQ4_NL : Q4_0 {
+  static constant constexpr float unit = 0x1p-7f;
+  static constant constexpr bool has_table = true;
+  static inline uint four(thread const Piece& piece, int run, int i) {
+    return piece.words[2 * run + i / 2];
+  }
+};
+
+struct IQ4_XS : IQ4_NL {
+  static inline void load(thread Piece& piece, device const uchar* data, int64_t line, int number) {
+    device const uint2* const block =
+        reinterpret_cast<device const uint2*>(data + line + static_cast<int64_t>(number / 8) * 136);
+    const int part = number % 8;
+    const uint2 header = block[0];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint2 words = block[1 + 2 * part + i];
+      piece.words[2 * i] = words.x;
+      piece.words[2 * i + 1] = words.y;
+    }
+    const uint scale = (header.y >> (4 * part) & 15u) | (header.x >> (16 + 2 * part) & 3u) << 4;
+    const float d = static_cast<float>(::metal::as_type<half2>(header.x).x);
+    piece.scale = d * (static_cast<float>(scale) - 32.0f);
+  }
 };
 
 }  // namespace gguf

@@ -38,14 +38,16 @@ inline uint swapped(uint word) { return (word & 0x0f0f0f0fu) << 4 | (word >> 4 &
 
 // A format has: bits; finish(word), applied to 32 bits of codes before they are unpacked;
 // unscaled(code, exponent), its value without `factor`; has_biases; has_short_groups, true if
-// groups may have 16 elements; and has_shifted_codes, true if unpack() leaves codes shifted within
-// their word, so that the other operand must be multiplied by code_scale(). These are the defaults:
+// groups may have 16 elements; has_shifted_codes, true if unpack() leaves codes shifted within
+// their word, so that the other operand must be multiplied by code_scale(); and has_table, true if
+// codes are indices into a table. These are the defaults:
 template <int BITS>
 struct Usual {
   static constant constexpr int bits = BITS;
   static constant constexpr bool has_biases = false;
   static constant constexpr bool has_short_groups = false;
   static constant constexpr bool has_shifted_codes = false;
+  static constant constexpr bool has_table = false;
   static constant constexpr float factor = 1.0f;
   static inline uint finish(uint word) { return word; }
 };
@@ -74,14 +76,25 @@ struct MXFloat4 : E2M1 {};
 struct NVFloat4 : E2M1 {
   static constant constexpr bool has_short_groups = true;
 };
+// The bits of two e4m3 codes become the upper bits of halves, `factor` times too small. sign: the
+// codes' signs in bit 15 of each half; magnitude: their other bits, from bit 7 on. The largest
+// magnitude stands for NaN: the carry makes it one of half.
+inline half2 two_e4m3(uint sign, uint magnitude) {
+  return ::metal::as_type<half2>(sign | magnitude | ((magnitude + 0x00800080u) & 0x40004000u));
+}
 struct MXFloat8 : Usual<8> {
-  static inline float unscaled(uint code, uint) { return formats::e4m3::decode(code); }
+  static constant constexpr float factor = 0x1p8f;
+  static inline float unscaled(uint code, uint) {
+    return static_cast<float>(two_e4m3((code & 0x80u) << 8, (code & 0x7fu) << 7).x);
+  }
 };
 struct NormalFloat4 : Usual<4> {
+  static constant constexpr bool has_table = true;
   static inline uint finish(uint word) { return swapped(word); }
   static inline float unscaled(uint code, uint) { return kNormalFloat4Values[code]; }
 };
 struct Float4 : Usual<4> {
+  static constant constexpr bool has_table = true;
   static inline uint finish(uint word) { return swapped(word); }
   static inline float unscaled(uint code, uint) { return kFloat4Values[code]; }
 };
@@ -154,6 +167,23 @@ inline void unpack(thread EightOfLines<LINES>& values, thread const Blocks<NVFlo
                    int i, uint) {
   eight_e2m1(values, blocks.words[i]);
 }
+template <int LINES>
+inline void unpack(thread EightOfLines<LINES>& values, thread const Blocks<MXFloat8, LINES>& blocks,
+                   int i, uint) {
+#pragma unroll
+  for (int four = 0; four < 2; ++four) {
+#pragma unroll
+    for (int line = 0; line < LINES; ++line) {
+      const uint word = blocks.words[2 * i + four][line];
+      const half2 even = two_e4m3(word << 8 & 0x80008000u, word << 7 & 0x3f803f80u);
+      const half2 odd = two_e4m3(word & 0x80008000u, word >> 1 & 0x3f803f80u);
+      values.of[4 * four][line] = static_cast<float>(even.x);
+      values.of[4 * four + 1][line] = static_cast<float>(odd.x);
+      values.of[4 * four + 2][line] = static_cast<float>(even.y);
+      values.of[4 * four + 3][line] = static_cast<float>(odd.y);
+    }
+  }
+}
 template <typename Format, int LINES>
 inline void unpack(thread EightOfLines<LINES>& values, thread const Blocks<Format, LINES>& blocks,
                    int i, uint exponent) {
@@ -166,29 +196,122 @@ inline void unpack(thread EightOfLines<LINES>& values, thread const Blocks<Forma
   }
 }
 
-// Dequantises codes 8 i + e and 8 i + e + 4 of a line to T, for e < 4; rounded once.
+// A copy of a format's table for each bank of threadgroup memory, so that lanes do not wait for
+// each other: lane l reads from element l on, value `code` at 32 * code.
+constant constexpr int kTableSize = 16 * 32;
+template <typename Format>
+inline void fill_table(threadgroup float* table, uint thread_index, uint threads) {
+  for (uint i = thread_index; i < kTableSize; i += threads) {
+    table[i] = Format::unscaled(i / 32, 0u);
+  }
+}
+
+template <typename Format, int LINES>
+inline void unpack_by_table(thread EightOfLines<LINES>& values,
+                            thread const Blocks<Format, LINES>& blocks, int i,
+                            threadgroup const float* own) {
+#pragma unroll
+  for (int e = 0; e < 8; ++e) {
+#pragma unroll
+    for (int line = 0; line < LINES; ++line) {
+      values.of[e][line] = own[blocks.code(8 * i + e, line) * 32];
+    }
+  }
+}
+
+// The functions two_values dequantise codes 8 i + e and 8 i + e + 4 of a line to T, for e < 4. own:
+// this lane's part of the table, if the format has one.
 template <typename T, typename Format, int LINES>
 inline void two_values(thread::metal::vec<T, 2>& values, thread const Blocks<Format, LINES>& blocks,
-                       int line, int i, int e, float scale, T bias, uint exponent) {
+                       int line, int i, int e, float scale, T bias, uint exponent,
+                       threadgroup const float* own) {
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
-    const float value = Format::unscaled(blocks.code(8 * i + e + 4 * j, line), exponent);
+    const uint code = blocks.code(8 * i + e + 4 * j, line);
+    const float value = Format::has_table ? own[code * 32] : Format::unscaled(code, exponent);
     values[j] = static_cast<T>(::metal::fma(value, scale, static_cast<float>(bias)));
   }
 }
-// Dequantises both 4-bit codes at once, in the low mantissa bits of the half 1024, or 16 times as
-// large.
+
+// Integers become the low mantissa bits of the half 1024, two at once.
+inline uint two_halves(uint exponent) { return exponent ^ 0x4b000000u ^ 0x64006400u; }
+inline half2 two_integers(uint codes, float scale, half bias, uint exponent) {
+  const half2 values = ::metal::fma(::metal::as_type<half2>(codes | two_halves(exponent)),
+                                    half2(1.0h), half2(-1024.0h));
+  return ::metal::fma(values, half2(static_cast<half>(scale)), half2(bias));
+}
+template <int BITS, int LINES>
+inline void two_values(thread half2& values, thread const Blocks<Integer<BITS>, LINES>& blocks,
+                       int line, int i, int e, float scale, half bias, uint exponent,
+                       threadgroup const float*) {
+  const uint codes = blocks.code(8 * i + e, line) | blocks.code(8 * i + e + 4, line) << 16;
+  values = two_integers(codes, scale, bias, exponent);
+}
+// Integers of 4 bits are left where they are, if need be 16 times as large.
 template <int LINES>
 inline void two_values(thread half2& values, thread const Blocks<Integer<4>, LINES>& blocks,
-                       int line, int i, int e, float scale, half bias, uint exponent) {
+                       int line, int i, int e, float scale, half bias, uint exponent,
+                       threadgroup const float*) {
   const uint word = e < 2 ? blocks.words[i][line] : blocks.words[i][line] >> 8;
-  const uint of_halves = exponent ^ 0x4b000000u ^ 0x64006400u;
+  const uint of_halves = two_halves(exponent);
   const half2 codes = e % 2 == 0
                           ? ::metal::fma(::metal::as_type<half2>((word & 0x000f000fu) | of_halves),
                                          half2(1.0h), half2(-1024.0h))
                           : ::metal::fma(::metal::as_type<half2>((word & 0x00f000f0u) | of_halves),
                                          half2(0.0625h), half2(-64.0h));
   values = ::metal::fma(codes, half2(static_cast<half>(scale)), half2(bias));
+}
+// Returns bytes e and e + 4 of part i of a line: if e is even, in the low bytes of the word's
+// halves, else in the high bytes.
+template <typename Format, int LINES>
+inline uint two_bytes(thread const Blocks<Format, LINES>& blocks, int line, int i, int e) {
+  const uint first = blocks.words[2 * i][line];
+  const uint second = blocks.words[2 * i + 1][line];
+  return e < 2 ? (first & 0xffffu) | second << 16 : first >> 16 | (second & 0xffff0000u);
+}
+template <int LINES>
+inline void two_values(thread half2& values, thread const Blocks<Integer<8>, LINES>& blocks,
+                       int line, int i, int e, float scale, half bias, uint exponent,
+                       threadgroup const float*) {
+  const uint bytes = two_bytes(blocks, line, i, e);
+  values = two_integers((e % 2 == 0 ? bytes : bytes >> 8) & 0x00ff00ffu, scale, bias, exponent);
+}
+
+// Scales two halves in float, whose range scales need.
+template <typename T>
+inline void scale_two(thread::metal::vec<T, 2>& values, half2 codes, float scale) {
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    values[j] = static_cast<T>(static_cast<float>(codes[j]) * scale);
+  }
+}
+// The bits of small floats become the upper bits of halves.
+template <typename T>
+inline void two_e2m1(thread::metal::vec<T, 2>& values, uint word, int e, float scale) {
+  const uint sign = word << (12 - 4 * e) & 0x80008000u;
+  const uint magnitude = (e < 3 ? word << (9 - 4 * e) : word >> 3) & 0x0e000e00u;
+  scale_two(values, ::metal::as_type<half2>(sign | magnitude), scale);
+}
+template <typename T, int LINES>
+inline void two_values(thread::metal::vec<T, 2>& values,
+                       thread const Blocks<MXFloat4, LINES>& blocks, int line, int i, int e,
+                       float scale, T, uint, threadgroup const float*) {
+  two_e2m1(values, blocks.words[i][line], e, scale);
+}
+template <typename T, int LINES>
+inline void two_values(thread::metal::vec<T, 2>& values,
+                       thread const Blocks<NVFloat4, LINES>& blocks, int line, int i, int e,
+                       float scale, T, uint, threadgroup const float*) {
+  two_e2m1(values, blocks.words[i][line], e, scale);
+}
+template <typename T, int LINES>
+inline void two_values(thread::metal::vec<T, 2>& values,
+                       thread const Blocks<MXFloat8, LINES>& blocks, int line, int i, int e,
+                       float scale, T, uint, threadgroup const float*) {
+  const uint bytes = two_bytes(blocks, line, i, e);
+  const uint sign = (e % 2 == 0 ? bytes << 8 : bytes) & 0x80008000u;
+  const uint magnitude = (e % 2 == 0 ? bytes << 7 : bytes >> 1) & 0x3f803f80u;
+  scale_two(values, two_e4m3(sign, magnitude), scale);
 }
 
 template <int WORDS>

@@ -10,6 +10,7 @@
 #include <kernels/quantized/gemv.h>
 #include <kernels/quantized/packed_weights.h>
 #include <kernels/quantized/skinny_gemm.h>
+#include <kernels/quantized/skinny_matrix.h>
 using namespace metal;
 using c10::metal::ErrorMessages;
 using metalops::PackedLayout;
@@ -194,19 +195,19 @@ kernel void quantized_matmul_skinny(
   skinny::store_sums(store, sums, parts, row, share, p.splits, simdgroup, lane);
 }
 
-// A lane's part of kTogether adjacent lines of weights, as stored.
-template <typename T, typename Format>
+// A lane's part of LINES adjacent lines of weights, as stored.
+template <typename T, typename Format, int LINES>
 struct LinesOfRow {
   typedef typename packed::Scale<T, Format>::type StoredScale;
 
-  packed::Blocks<Format, gemv::kTogether> blocks;
-  StoredScale scales[2][gemv::kTogether];
-  T biases[gemv::kTogether];
+  packed::Blocks<Format, LINES> blocks;
+  StoredScale scales[2][LINES];
+  T biases[LINES];
 
   void load(device const uchar* codes, device const StoredScale* of_groups,
             device const T* biases_of_groups, uint line_bytes, uint line_scales) thread {
 #pragma unroll
-    for (int c = 0; c < gemv::kTogether; ++c) {
+    for (int c = 0; c < LINES; ++c) {
       packed::load(blocks, c, codes + c * line_bytes);
       device const StoredScale* const of_line = of_groups + c * line_scales;
       scales[0][c] = of_line[0];
@@ -244,9 +245,16 @@ template <typename T, typename Format>
     uint simdgroups [[simdgroups_per_threadgroup]]) {
   typedef packed::Scale<T, Format> Scale;
   typedef typename Scale::type StoredScale;
-  constexpr int together = gemv::kTogether;
+  // Registers hold one line of long codes.
+  constexpr int together = Format::bits <= 4 ? gemv::kTogether : 1;
   constexpr int halves = Format::has_short_groups ? 2 : 1;
   threadgroup float parts[gemv::kMostParts * 32];
+  threadgroup float table[Format::has_table ? packed::kTableSize : 1];
+  if (Format::has_table) {
+    packed::fill_table<Format>(table, simdgroup * 32 + lane, simdgroups * 32);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+  threadgroup const float* const of_lane = table + (Format::has_table ? lane : 0u);
   const uint line_bytes = static_cast<uint>(p.right.line_bytes);
   const uint line_scales = static_cast<uint>(p.right.line_scales);
   const int k = static_cast<int>(simdgroup * 32 + lane) * 32;
@@ -261,13 +269,13 @@ template <typename T, typename Format>
   device const StoredScale* const first_scales =
       reinterpret_cast<device const StoredScale*>(scales) + first_scale;
   device const T* const first_biases = biases + first_scale;
-  LinesOfRow<T, Format> next;
+  LinesOfRow<T, Format, together> next;
   next.load(first_codes, first_scales, first_biases, line_bytes, line_scales);
   float inputs[32];
   const float total = load_inputs<Format>(inputs, x + of_codes, k < p.inner);
 #pragma unroll 1
   for (int line = 0; line < lines; line += together) {
-    const LinesOfRow<T, Format> now = next;
+    const LinesOfRow<T, Format, together> now = next;
     float sums[together];
 #pragma unroll
     for (int c = 0; c < together; ++c) {
@@ -287,7 +295,11 @@ template <typename T, typename Format>
 #pragma unroll
       for (int i = h * 4 / halves; i < (h + 1) * 4 / halves; ++i) {
         packed::EightOfLines<together> weights;
-        packed::unpack(weights, now.blocks, i, exponent);
+        if (Format::has_table) {
+          packed::unpack_by_table(weights, now.blocks, i, of_lane);
+        } else {
+          packed::unpack(weights, now.blocks, i, exponent);
+        }
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
 #pragma unroll
@@ -312,12 +324,7 @@ template <typename T, typename Format>
   gemv::store_lines(store, parts, group, lines, simdgroups, simdgroup, lane);
 }
 
-constant constexpr int kSplits = 8;
-
-// Skinny GEMM with simdgroup matrices, for up to eight rows and eight columns per tile of TILES:
-// each weight is dequantised once for all rows. With split-K, each of the threadgroup's simdgroups
-// takes every kSplits-th run of 128 elements of K. Each lane that holds a line of a matrix has 32
-// adjacent codes of it. The order of K does not matter as long as it is the same in both operands.
+// Skinny GEMM with simdgroup matrices (see skinny_matrix.h). Each lane has 32 adjacent codes.
 template <typename T, typename Format, int TILES>
 kernel void quantized_matmul_skinny_simdgroup_matrix(
     device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
@@ -328,9 +335,16 @@ kernel void quantized_matmul_skinny_simdgroup_matrix(
     device ErrorMessages* errors [[buffer(10)]], uint group [[threadgroup_position_in_grid]],
     uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   typedef packed::Scale<T, Format> Scale;
-  threadgroup float parts[kSplits][TILES * 64];
+  threadgroup float parts[skinny::kSplits][TILES * 64];
+  threadgroup float table[Format::has_table ? packed::kTableSize : 1];
+  if (Format::has_table) {
+    packed::fill_table<Format>(table, simdgroup * 32 + lane, skinny::kSplits * 32);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
   const uint across = (static_cast<uint>(p.columns) + TILES * 8 - 1) / (TILES * 8);
-  const int64_t pair = group / across;
+  const uint down = (static_cast<uint>(p.rows) + 7) / 8;
+  const int64_t pair = group / across / down;
+  const int first_row = static_cast<int>(group / across % down) * 8;
   PairIndices indices = pair_indices(pair, left_index, right_index, p);
   // Invalid pairs are computed with matrix 0 and not stored, to keep the threadgroup uniform.
   if (!indices.in_range) {
@@ -341,10 +355,7 @@ kernel void quantized_matmul_skinny_simdgroup_matrix(
   const int column = static_cast<int>(group % across) * TILES * 8;
   const auto right = packed::matrix_of<T>(codes, scales, biases, 1.0f, p.right, indices.right);
   device const T* const x = left + indices.left * p.left_matrix;
-  // Apple's layout of an 8 x 8 simdgroup matrix: each lane has two adjacent elements of a row.
-  const int quad = static_cast<int>(lane) / 4;
-  const int row_of = (quad & 4) + static_cast<int>(lane) / 2 % 4;
-  const int column_of = (quad & 2) * 2 + static_cast<int>(lane) % 2 * 2;
+  const auto own = skinny::elements_of(lane);
   const uint exponent = metalops::formats::exponent_of(p.inner);
   simdgroup_float8x8 sums[TILES];
 #pragma unroll
@@ -352,10 +363,10 @@ kernel void quantized_matmul_skinny_simdgroup_matrix(
     sums[t] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
   }
 #pragma unroll 1
-  for (int k_start = 0; k_start < p.inner; k_start += kSplits * 128) {
+  for (int k_start = 0; k_start < p.inner; k_start += skinny::kSplits * 128) {
     const int k = k_start + static_cast<int>(simdgroup) * 128;
     // Lanes past the end load the last block and multiply it by zero.
-    const int of_codes = min(k + column_of * 16, p.inner - 32);
+    const int of_codes = min(k + own.column * 16, p.inner - 32);
     packed::Blocks<Format, TILES> blocks;
     float scales_of[2][TILES];
     T biases_of[TILES];
@@ -363,7 +374,7 @@ kernel void quantized_matmul_skinny_simdgroup_matrix(
     const int next_group = (of_codes + 16) >> p.right.group_shift;
 #pragma unroll
     for (int t = 0; t < TILES; ++t) {
-      const int64_t line = min(column + t * 8 + row_of, p.columns - 1);
+      const int64_t line = min(column + t * 8 + own.row, p.columns - 1);
       packed::load(blocks, t,
                    right.codes + line * p.right.line_bytes + of_codes / 8 * Format::bits);
       const int64_t first = line * p.right.line_scales;
@@ -375,12 +386,12 @@ kernel void quantized_matmul_skinny_simdgroup_matrix(
                             : scales_of[0][t];
       biases_of[t] = Format::has_biases ? right.biases[first + group_of] : T(0);
     }
-    const int of_inputs = k + row_of / 2 * 32;
-    const int at = min(of_inputs, p.inner - 32) + row_of % 2 * 4;
+    const int of_inputs = k + own.row / 2 * 32;
+    const int at = min(of_inputs, p.inner - 32) + own.row % 2 * 4;
     vec<T, 4> inputs[2][4];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int64_t row = min(column_of + r, p.rows - 1);
+      const int64_t row = min(first_row + own.column + r, p.rows - 1);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         inputs[r][i] = *reinterpret_cast<device const vec<T, 4>*>(x + row * p.inner + at + i * 8);
@@ -396,7 +407,8 @@ kernel void quantized_matmul_skinny_simdgroup_matrix(
 #pragma unroll
         for (int t = 0; t < TILES; ++t) {
           vec<T, 2> two;
-          packed::two_values(two, blocks, t, i, e, scales_of[i / 2][t], biases_of[t], exponent);
+          packed::two_values(two, blocks, t, i, e, scales_of[i / 2][t], biases_of[t], exponent,
+                             table + (Format::has_table ? lane : 0u));
           simdgroup_matrix<T, 8, 8> a;
           a.thread_elements() = two;
           simdgroup_multiply_accumulate(sums[t], a, b, sums[t]);
@@ -404,29 +416,10 @@ kernel void quantized_matmul_skinny_simdgroup_matrix(
       }
     }
   }
-#pragma unroll
-  for (int t = 0; t < TILES; ++t) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      parts[simdgroup][(column_of + e) * TILES * 8 + t * 8 + row_of] = sums[t].thread_elements()[e];
-    }
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  const float factor = packed::global_factor(global_scale, p.right);
-  for (int i = static_cast<int>(simdgroup * 32 + lane); i < p.rows * TILES * 8; i += kSplits * 32) {
-    const int at = column + i % (TILES * 8);
-    if (at < p.columns && indices.in_range) {
-      float total = 0.0f;
-      for (int s = 0; s < kSplits; ++s) {
-        total += parts[s][i];
-      }
-      total *= factor;
-      if (p.has_bias) {
-        total += static_cast<float>(bias[at]);
-      }
-      result[(pair * p.rows + i / (TILES * 8)) * p.columns + at] = static_cast<T>(total);
-    }
-  }
+  const skinny::StoreRow<T> store{
+      result + pair * p.rows * p.columns, bias,      packed::global_factor(global_scale, p.right),
+      indices.in_range ? p.rows : 0,      p.columns, p.has_bias};
+  skinny::store_matrices(store, sums, parts, first_row, column, simdgroup, lane);
 }
 
 constant constexpr int kRowSimdgroups = 8;
@@ -592,10 +585,13 @@ REGISTER_TILES(bfloat);
 
 #define REGISTER_GEMV(NAME, T, ...) \
   REGISTER_KERNEL("quantized_matmul_gemv_" #NAME "_" #T, quantized_matmul_gemv, T, __VA_ARGS__)
-#define REGISTER_GEMVS(T)                     \
-  REGISTER_GEMV(int4, T, packed::Integer<4>); \
-  REGISTER_GEMV(mxfp4, T, packed::MXFloat4);  \
-  REGISTER_GEMV(nvfp4, T, packed::NVFloat4)
+#define REGISTER_GEMVS(T)                      \
+  REGISTER_GEMV(int4, T, packed::Integer<4>);  \
+  REGISTER_GEMV(mxfp4, T, packed::MXFloat4);   \
+  REGISTER_GEMV(nvfp4, T, packed::NVFloat4);   \
+  REGISTER_GEMV(mxfp8, T, packed::MXFloat8);   \
+  REGISTER_GEMV(nf4, T, packed::NormalFloat4); \
+  REGISTER_GEMV(fp4, T, packed::Float4)
 
 #define REGISTER_FORMATS(SKINNY, T)                      \
   REGISTER_FORMAT(SKINNY, int1, T, packed::Integer<1>);  \

@@ -20,7 +20,7 @@ pytestmark = needs_software_device
 SIZES = [(2, 256), (11, 512), (37, 2048), (3, 1280), (600, 1024)]
 
 
-Q4_K = gguf.formats.TYPES["Q4_K"].number
+KINDS = [("affine", 4, 32), ("affine", 4, 128), ("mxfp4", 4, 32), ("nvfp4", 4, 16), ("mxfp8", 8, 32), ("nf4", 4, 64), ("fp4", 4, 64)]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -32,17 +32,17 @@ def on_the_software_device(monkeypatch):
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("dtype", packing.FLOATS, ids=str)
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_four_bits(sizes, dtype, with_bias):
+def test_packed_weights(sizes, dtype, with_bias):
     columns, inner = sizes
     bias = packing.make((columns,), dtype, seed=5) if with_bias else None
-    for mode, group_size in (("affine", 32), ("affine", 128), ("mxfp4", 32), ("nvfp4", 16)):
-        about = {"mode": mode, "bits": 4, "group_size": group_size}
+    for mode, bits, group_size in KINDS:
+        about = {"mode": mode, "bits": bits, "group_size": group_size}
         codes, scales, biases = ops.quantize(packing.make(sizes, dtype, seed=3), **about)
         wide = ops.dequantize(codes, scales, biases, **about, dtype=torch.float32).double()
         x = packing.make((1, inner), dtype, seed=4)
         of_batch = (None if t is None else t[None] for t in (codes, scales, biases))
         actual = _quantized_on_cuda.matmul(
-            x[None], *of_batch, bias, None, None, None, True, 4, group_size, mode
+            x[None], *of_batch, bias, None, None, None, True, bits, group_size, mode
         )
         name = "int4" if mode == "affine" else mode
         assert launched.pop().startswith(f"quantized_matmul_gemv_{name}_") and not launched
@@ -50,13 +50,47 @@ def test_four_bits(sizes, dtype, with_bias):
         products.assert_right(actual[0], exact if bias is None else exact + bias.double(), dtype)
 
 
+def linear_of_a_file(name, rows, sizes, dtype):
+    """Compares gguf_linear with the product in float64; returns the kernel's name."""
+    columns, inner = sizes
+    data = gguf.blocks(name, columns, inner)
+    wide = ops.gguf_dequantize(data, name, dtype=torch.float32).double()
+    x, bias = packing.make((rows, inner), dtype, seed=4), packing.make((columns,), dtype, seed=5)
+    launched.clear()
+    qtype = gguf.formats.TYPES[name].number
+    actual = _quantized_on_cuda.gguf_linear(x, data, bias, qtype)
+    products.assert_right(actual, x.double() @ wide.T + bias.double(), dtype)
+    (kernel,) = launched
+    return kernel
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K"])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("dtype", packing.FLOATS, ids=str)
-def test_q4_k(sizes, dtype):
-    columns, inner = sizes
-    data = gguf.blocks("Q4_K", columns, inner)
-    wide = ops.gguf_dequantize(data, "Q4_K", dtype=torch.float32).double()
-    x, bias = packing.make((1, inner), dtype, seed=4), packing.make((columns,), dtype, seed=5)
-    actual = _quantized_on_cuda.gguf_linear(x, data, bias, Q4_K)
-    assert launched == [f"gguf_gemv_Q4_K_{kernel_file.TYPES[dtype]}"]
-    products.assert_right(actual, x.double() @ wide.T + bias.double(), dtype)
+def test_weights_of_files(name, sizes, dtype):
+    kernel = linear_of_a_file(name, 1, sizes, dtype)
+    assert kernel == f"gguf_gemv_{name}_{kernel_file.TYPES[dtype]}"
+
+
+@pytest.mark.parametrize("name", ["IQ4_NL", "IQ4_XS"])
+def test_codes_of_a_table_are_multiplied_by_simdgroup_matrices(name):
+    assert linear_of_a_file(name, 1, (37, 768), torch.half) == f"gguf_skinny_{name}_half"
+    assert linear_of_a_file(name, 1, (5, 256), torch.float) == "gguf_skinny_1_float"
+
+
+@pytest.mark.parametrize("rows", [2, 9, 16])
+def test_up_to_sixteen_rows_are_multiplied_by_simdgroup_matrices(rows):
+    for name in ("Q8_0", "Q5_K"):
+        kernel = linear_of_a_file(name, rows, (37, 512), torch.bfloat16)
+        assert kernel == f"gguf_skinny_{name}_bfloat"
+    about = {"mode": "nf4", "bits": 4, "group_size": 64}
+    codes, scales, _ = ops.quantize(packing.make((70, 1152), torch.half, seed=3), **about)
+    wide = ops.dequantize(codes, scales, **about, dtype=torch.float32).double()
+    x = packing.make((2, rows, 1152), torch.half, seed=4)
+    launched.clear()
+    arguments = (x, codes[None], scales[None], None, None, None)
+    pairs = torch.tensor([0, 1]), torch.tensor([0, 0])
+    actual = _quantized_on_cuda.matmul(*arguments, *pairs, True, 4, 64, "nf4")
+    assert launched == ["quantized_matmul_skinny_nf4_half"]
+    products.assert_right(actual, x.double() @ wide.T, torch.half)

@@ -25,21 +25,31 @@ const char* gguf_type_name(GgufType type) {
       return "Q5_K_";
     case GgufType::kQ6_K:
       return "Q6_K_";
+    case GgufType::kIQ4_NL:
+      return "IQ4_NL_";
+    case GgufType::kIQ4_XS:
+      return "IQ4_XS_";
     default:
       return "";
   }
 }
 
+bool has_table(GgufType type) { return type == GgufType::kIQ4_NL || type == GgufType::kIQ4_XS; }
+
 // Returns the tile of a product, and sets the product's splits.
-ProductTile tile_of(GgufProduct& p) {
+ProductTile tile_of(GgufProduct& p, Type element, const Device& device) {
+  const char* const type = gguf_type_name(p.right.type);
+  if (type[0] != '\0' && element != Type::kFloat && p.rows <= most_rows_of_matrices(device) &&
+      (p.rows > 1 || (has_table(p.right.type) && device.multiprocessors > 0))) {
+    return {Name("gguf_skinny_") + type, 8, 32, 256};
+  }
   if (p.rows > kMostSkinnyRows) {
     return p.rows <= 32 ? ProductTile{"gguf_tiles_small_", 16, 64}
                         : ProductTile{"gguf_tiles_large_", 64, 64};
   }
   const bool is_one = p.rows == 1;
   ProductTile tile{is_one ? "gguf_skinny_1_" : "gguf_skinny_", is_one ? 1 : 4, 8};
-  const char* const type = gguf_type_name(p.right.type);
-  if (type[0] == '\0') {
+  if (type[0] == '\0' || has_table(p.right.type)) {
     return tile;
   }
   tile.kernel = tile.kernel + type;
@@ -116,18 +126,20 @@ void gguf_linear(Plan& plan, const GgufLinear& call, const Device& device) {
                 .inner = layout.inner,
                 .splits = 1,
                 .has_bias = static_cast<bool>(call.bias)};
-  const auto x = ready_for_vectors(plan, call.x, device);
+  const auto x = aligned(plan, call.x, 16);
   const auto data = aligned(plan, call.data, 16);  // rows are loaded as whole words
   const auto bias = plan.contiguous(call.bias);
   const auto type = call.x.type;
-  if (p.rows == 1 && layout.type == GgufType::kQ4_K && suits_gemv(p.columns, p.inner, device)) {
+  const char* const name = gguf_type_name(layout.type);
+  if (p.rows == 1 && name[0] != '\0' && !has_table(layout.type) &&
+      suits_gemv(p.columns, p.inner, device)) {
     const auto gemv = gemv_of(p.columns, p.inner);
-    plan.launch("gguf", Name("gguf_gemv_Q4_K_") + type, gemv.grid, call.result, x, data, bias, p,
+    plan.launch("gguf", Name("gguf_gemv_") + name + type, gemv.grid, call.result, x, data, bias, p,
                 gemv.lines);
     return;
   }
-  const auto tile = tile_of(p);
-  plan.launch({"gguf", /*has_products=*/p.rows > kMostSkinnyRows}, tile.kernel + type,
+  const auto tile = tile_of(p, type, device);
+  plan.launch({"gguf", /*has_products=*/tile.rows > kMostSkinnyRows}, tile.kernel + type,
               grid_of_threadgroups(tile.groups(1, p.rows, p.columns), tile.threads), call.result, x,
               data, bias, p);
 }

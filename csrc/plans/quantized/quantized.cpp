@@ -76,17 +76,18 @@ Readable readable(Plan& plan, const QuantizedWeights& weights, const Device& dev
 // ---- products -----------------------------------------------------------------------------------
 
 // Returns the tile of a product, and sets the product's splits.
-ProductTile tile_of(QuantizedProduct& p, int64_t pairs, Type type) {
+ProductTile tile_of(QuantizedProduct& p, int64_t pairs, Type type, const Device& device) {
+  const auto* const format = name_of_format(p.right);
+  if (!p.right_transposed && p.rows <= most_rows_of_matrices(device) && p.rows > 1 &&
+      type != Type::kFloat && p.right.is_aligned && p.inner % 32 == 0) {
+    return {Name("quantized_matmul_skinny_") + format, 8, 32, 256};
+  }
   if (p.rows > kMostSkinnyRows) {
     return p.rows <= 32 ? ProductTile{"quantized_matmul_tiles_small", 16, 64}
                         : ProductTile{"quantized_matmul_tiles_large", 64, 64};
   }
   if (p.right_transposed) {
     return {"quantized_matmul_gemv_transposed", 1, 256, 256};
-  }
-  const auto* const format = name_of_format(p.right);
-  if (p.rows > 1 && type != Type::kFloat && p.right.is_aligned && p.inner % 32 == 0) {
-    return {Name("quantized_matmul_skinny_") + format, 8, 32, 256};
   }
   const bool are_more = p.rows > 1 && type == Type::kFloat;
   ProductTile tile{
@@ -100,8 +101,9 @@ ProductTile tile_of(QuantizedProduct& p, int64_t pairs, Type type) {
 // Returns true if one row is multiplied by the GEMV of NVIDIA GPUs.
 bool is_gemv(const QuantizedProduct& p, int64_t pairs, const Device& device) {
   const auto& layout = p.right;
-  const bool has_kernel = layout.format == CodeFormat::kE2M1 ||
-                          (layout.format == CodeFormat::kInteger && layout.bits == 4);
+  const bool has_kernel = layout.format == CodeFormat::kInteger
+                              ? layout.bits == 4
+                              : layout.format != CodeFormat::kSigned8;
   return has_kernel && pairs == 1 && p.rows == 1 && !p.has_left_index && !p.has_right_index &&
          !p.right_transposed && layout.is_aligned && p.inner % 32 == 0 &&
          suits_gemv(p.columns, p.inner, device);
@@ -194,14 +196,14 @@ void quantized_matmul(Plan& plan, const QuantizedMatmul& call, const Device& dev
                 weights.global_scale, p, gemv.lines);
     return;
   }
-  const auto tile = tile_of(p, pairs, type);
+  const auto tile = tile_of(p, pairs, type, device);
   const auto groups = tile.groups(pairs, p.rows, p.columns);
   if (groups > kMostOfDimension) {
     throw TooLarge("quantized_matmul: a result of sizes [" + std::to_string(pairs) + ", " +
                    std::to_string(p.rows) + ", " + std::to_string(p.columns) +
                    "] is too large for MPS");
   }
-  plan.launch({"quantized_matmul", /*has_products=*/p.rows > kMostSkinnyRows},
+  plan.launch({"quantized_matmul", /*has_products=*/tile.rows > kMostSkinnyRows},
               tile.kernel + "_" + type, grid_of_threadgroups(groups, tile.threads), call.result, x,
               weights.codes, weights.scales, weights.biases, bias, weights.global_scale,
               plan.contiguous(call.left_index), plan.contiguous(call.right_index), p, kErrors);

@@ -11,6 +11,12 @@ namespace metalops::plans {
 // The largest number of rows of x for which weights are multiplied as they are read.
 inline constexpr int64_t kMostSkinnyRows = 8;
 
+// Returns that number for products of simdgroup matrices of eight rows, which are those of tensor
+// cores on an NVIDIA GPU: there, reading weights twice takes less time than the tile GEMM.
+inline int64_t most_rows_of_matrices(const Device& device) {
+  return device.multiprocessors > 0 ? 16 : kMostSkinnyRows;
+}
+
 // The kernel that multiplies, and the rows and columns of the result that a threadgroup computes.
 struct ProductTile {
   Name kernel;

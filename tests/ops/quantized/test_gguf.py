@@ -130,6 +130,35 @@ def test_sizes_that_are_and_are_not_multiples_of_tiles(body, monkeypatch):
             assert_right(actual, expected[:rows], torch.float32)
 
 
+# Fewer pieces of 32 elements than simdgroups have lanes, more than they have in one iteration, and more lines than a tile has.
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"])
+@pytest.mark.parametrize("sizes", [(3, 256), (33, 1280), (70, 768)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_sizes_of_products_by_simdgroup_matrices(name, sizes, dtype):
+    data = blocks(name, *sizes)
+    weight = ops.gguf_dequantize(data, name).double()
+    for rows in (2, 8):
+        x = make((rows, sizes[1]), dtype, seed=rows)
+        actual = ops.gguf_linear(x.to("mps"), data.to("mps"), name)
+        assert_right(actual, x.double() @ weight.T, dtype)
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_K"])
+def test_small_weights_of_half_keep_their_digits(name):
+    """Scales that are less than half's smallest normal number."""
+    known = formats.TYPES[name]
+    data = blocks(name, 16, 256).view(16, -1, known.bytes).clone()
+    for at in _HALVES.get(name, (0,)):
+        data[:, :, at : at + 2] = torch.tensor([2e-5], dtype=torch.float16).view(torch.uint8)
+    if name == "Q4_K":
+        data[:, :, 4:16] = 0x41
+    weight = ops.gguf_dequantize(data.view(16, -1), name).double()
+    x = make((4, 256), torch.float16) * 100
+    actual = ops.gguf_linear(x.to("mps"), data.view(16, -1).to("mps"), name)
+    assert_right(actual, x.double() @ weight.T, torch.float16)
+
+
 @devices
 def test_shapes_strides_and_empty_tensors(device):
     data = blocks("Q8_0", 10, 64)

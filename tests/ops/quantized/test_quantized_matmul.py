@@ -499,3 +499,18 @@ def test_indices_of_no_matrices_are_refused(device):
             ops.gather_quantized_matmul(
                 left, *ops.quantize(right), lhs_indices=index, rhs_indices=index
             )
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_every_code_of_mxfp8(dtype, rows):
+    """Each of the 256 codes is multiplied by one, the rest by zero; two codes are not numbers."""
+    codes = torch.arange(256, dtype=torch.uint8)[:, None].repeat(1, 32)
+    scales = torch.full((256, 1), 127, dtype=torch.uint8)
+    about = {"mode": "mxfp8", "bits": 8, "group_size": 32}
+    expected = ops.dequantize(codes, scales, **about, dtype=torch.float32)[:, 0]
+    x = torch.zeros(rows, 32, dtype=dtype)
+    for at in (0, 5, 14, 31):
+        x.zero_()[-1, at] = 1
+        actual = ops.quantized_matmul(x.to("mps"), codes.to("mps"), scales.to("mps"), **about).cpu()
+        torch.testing.assert_close(actual[-1], expected.to(dtype), rtol=0, atol=0, equal_nan=True)

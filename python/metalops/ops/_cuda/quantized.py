@@ -13,7 +13,9 @@ from .._formats import gguf as gguf_formats
 from .._formats import quantized as formats
 from . import plan
 
+# The largest number of rows that are multiplied by weights as they are read: by any kernel, and by simdgroup matrices.
 FEW_ROWS = 8
+_FEW_ROWS_OF_MATRICES = 16
 _MODES = ("affine", "mxfp4", "mxfp8", "nvfp4", "nf4", "fp4", "int8")  # as plans::QuantizedMode
 
 
@@ -73,11 +75,16 @@ def dequantize(packed, scales, biases, global_scale, indices, bits, group_size, 
     return result
 
 
+def _are_few(rows: int, x: Tensor, has_matrices: bool) -> bool:
+    by_matrices = has_matrices and x.dtype != torch.float32 and x.shape[-1] % 32 == 0
+    return rows <= (_FEW_ROWS_OF_MATRICES if by_matrices else FEW_ROWS)
+
+
 def matmul(
     x, packed, scales, biases, bias, global_scale, left, right, transpose, bits, group_size, mode
 ):
     rows = x.shape[1]
-    if rows > FEW_ROWS and left is None and right is None:
+    if not _are_few(rows, x, transpose) and left is None and right is None:
         weights = dequantize(
             packed, scales, biases, global_scale, None, bits, group_size, mode, x.dtype
         )
@@ -105,6 +112,13 @@ def matmul(
 # ---- GGUF ----------------------------------------------------------------------------------------
 
 
+# Types that have a product of simdgroup matrices.
+_WITH_MATRICES = {
+    gguf_formats.TYPES[name].number
+    for name in ("Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS")
+}
+
+
 def gguf_dequantize(data: Tensor, indices: Tensor | None, qtype: int, dtype: torch.dtype) -> Tensor:
     known = gguf_formats.BY_NUMBER[qtype]
     rows = data.shape[:-1] if indices is None else indices.shape
@@ -123,7 +137,7 @@ def gguf_dequantize(data: Tensor, indices: Tensor | None, qtype: int, dtype: tor
 
 def gguf_linear(x: Tensor, data: Tensor, bias: Tensor | None, qtype: int) -> Tensor:
     rows, columns = x.shape[0], data.shape[0]
-    if rows > FEW_ROWS or x.numel() == 0 or columns == 0:
+    if not _are_few(rows, x, qtype in _WITH_MATRICES) or x.numel() == 0 or columns == 0:
         weights = gguf_dequantize(data, None, qtype, x.dtype)
         return torch.nn.functional.linear(x, weights, bias)
     result = x.new_empty([rows, columns])
