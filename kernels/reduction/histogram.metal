@@ -45,8 +45,8 @@ inline int64_t bin_of(T value, constant HistogramAxis& axis, device const T* all
     bin = edges_before(x, edges, 0, axis.bins + 1) - 1;
   } else {
     const float width = high * axis.scale - low * axis.scale;
-    bin = static_cast<int64_t>((x * axis.scale - low * axis.scale) *
-                               static_cast<float>(axis.bins) / width);
+    bin = static_cast<int64_t>((x * axis.scale - low * axis.scale) * static_cast<float>(axis.bins) /
+                               width);
     if (method == kHistogramNear) {
       bin = edges_before(x, edges, max(bin - 1, 0l), min(bin + 2, axis.bins + 1)) - 1;
     }
@@ -67,9 +67,9 @@ inline int64_t bin_of_integer(long x, constant HistogramAxis& axis, int32_t meth
   return min(static_cast<int64_t>(above * static_cast<ulong>(axis.bins) / range), axis.bins - 1);
 }
 
-#define BIN_OF_INTEGER(T)                                                             \
+#define BIN_OF_INTEGER(T)                                                                     \
   inline int64_t bin_of(T x, constant HistogramAxis& axis, device const T*, int32_t method) { \
-    return bin_of_integer(static_cast<long>(x), axis, method);                        \
+    return bin_of_integer(static_cast<long>(x), axis, method);                                \
   }
 BIN_OF_INTEGER(long)
 BIN_OF_INTEGER(int)

@@ -282,9 +282,9 @@ Tensor& index_copy_out(const Tensor& self, int64_t dim, const Tensor& index, con
 
 // Integers are rounded towards zero. Raises RuntimeError if the dtype has no such number.
 at::Scalar of_dtype(const at::Scalar& number, at::ScalarType type) {
-  return AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND3(
-      at::kBool, at::kHalf, at::kBFloat16, type, "index_add",
-      [&] { return at::Scalar(number.to<scalar_t>()); });
+  return AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND3(at::kBool, at::kHalf, at::kBFloat16, type,
+                                                "index_add",
+                                                [&] { return at::Scalar(number.to<scalar_t>()); });
 }
 
 Tensor& index_add_out(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source,

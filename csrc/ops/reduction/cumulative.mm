@@ -155,7 +155,8 @@ Tensor& log_sum_exp_out(const Tensor& self, int64_t dim, Tensor& out) {
   metalops::check_same_device(Op::name, {{out, "out"}, {self, "self"}});
   const auto type = out.scalar_type();
   dim = at::maybe_wrap_dim(dim, self.dim());
-  metalops::check_dtype(metalops::is_metal_float(type) || type == at::kComplexFloat, Op::name, type);
+  metalops::check_dtype(metalops::is_metal_float(type) || type == at::kComplexFloat, Op::name,
+                        type);
   at::native::resize_output(out, self.sizes());
   if (out.numel() > 0) {
     accumulate<Op>(readable(self, out), dim, out);

@@ -50,8 +50,8 @@ void check_bins(int64_t bins, size_t axis = 0) {
 }
 
 void set_bins(HistogramParameters& p, at::IntArrayRef bins) {
-  TORCH_CHECK(bins.size() <= metalops::kMostHistogramAxes, "MPS supports tensors with dimensions <= ",
-              metalops::kMostHistogramAxes);
+  TORCH_CHECK(bins.size() <= metalops::kMostHistogramAxes,
+              "MPS supports tensors with dimensions <= ", metalops::kMostHistogramAxes);
   p.axes = static_cast<int32_t>(bins.size());
   p.bins = 1;
   int64_t edges = 0;
@@ -204,8 +204,7 @@ Tensor histc(const Tensor& self, int64_t bins, const at::Scalar& min, const at::
 // ---- histogram and histogramdd ------------------------------------------------------------------
 
 void check_samples(const Tensor& self) {
-  TORCH_CHECK(self.dim() >= 2,
-              "torch.histogramdd: input tensor should have at least 2 dimensions");
+  TORCH_CHECK(self.dim() >= 2, "torch.histogramdd: input tensor should have at least 2 dimensions");
   metalops::check_metal_float("histogram", self.scalar_type());
 }
 
@@ -302,7 +301,8 @@ Tensor histogram_of(const Tensor& self, at::TensorList edges, const std::vector<
     p.axis[i].scale = scale_of(each[0].item<double>(), each[-1].item<double>());
   }
   p.coordinate_stride = self.stride(-1) * static_cast<int64_t>(self.element_size());
-  Samples samples{self.select(-1, 0), edges.size() == 1 ? edges[0].contiguous() : at::cat(edges), p};
+  Samples samples{self.select(-1, 0), edges.size() == 1 ? edges[0].contiguous() : at::cat(edges),
+                  p};
   auto result = is_given(weight) ? sums_of("histogram", samples, *weight)
                                  : counts_of(samples).to(self.scalar_type());
   result = result.view(bins);
@@ -313,8 +313,8 @@ Tensor histogram_of(const Tensor& self, at::TensorList edges, const std::vector<
 }
 
 void check_out(const Tensor& self, const Tensor& hist, const Tensor& bin_edges) {
-  metalops::check_same_device(
-      "histogram", {{self, "self"}, {hist, "hist"}, {bin_edges, "bin_edges"}});
+  metalops::check_same_device("histogram",
+                              {{self, "self"}, {hist, "hist"}, {bin_edges, "bin_edges"}});
   TORCH_CHECK(self.dtype() == hist.dtype(),
               "torch.histogram: input tensor and hist tensor should have the same dtype, but got "
               "input ",
@@ -384,13 +384,12 @@ Tensor histogramdd_by_edges(const Tensor& self, at::TensorList edges, const Mayb
 // Sums of weights of other dtypes than float32 are in float32, since torch's float64 is none on
 // MPS; integers are added as such.
 Tensor bincount(const Tensor& self, const MaybeTensor& weights, c10::SymInt minimum) {
-  constexpr const char* kOneDimension =
-      "bincount only supports 1-d non-negative integral inputs.";
+  constexpr const char* kOneDimension = "bincount only supports 1-d non-negative integral inputs.";
   const auto type = self.scalar_type();
   const auto least = minimum.expect_int();
-  metalops::check_dtype(at::isIntegralType(type, /*includeBool=*/false) &&
-                            !at::isBarebonesUnsignedType(type),
-                        "bincount", type);
+  metalops::check_dtype(
+      at::isIntegralType(type, /*includeBool=*/false) && !at::isBarebonesUnsignedType(type),
+      "bincount", type);
   TORCH_CHECK(least >= 0, "minlength should be >= 0");
   TORCH_CHECK(self.dim() == 1, kOneDimension);
   if (self.numel() == 0) {
