@@ -238,6 +238,33 @@ inline vec<bfloat, 2> scaled(half2 codes, float scale, float minimum, bfloat) {
 
 constant constexpr int kTableCopies = 8;
 
+// Fills the table of the values of both codes of a byte, in copies: adjacent lanes read from
+// different banks.
+template <typename Type>
+inline void fill_table(threadgroup half2* table, uint thread_index) {
+  for (uint i = thread_index; i < 256 * kTableCopies; i += skinny::kSplits * 32) {
+    const uint two = i / kTableCopies;
+    table[i] = half2(static_cast<half>(gguf::kNonLinear4[two & 15u] * Type::unit),
+                     static_cast<half>(gguf::kNonLinear4[two >> 4] * Type::unit));
+  }
+}
+
+// Loads both eights of two adjacent rows of x from an element on; the rows from the last one on are
+// the last one. Lanes past the end of K have zeros.
+template <typename T>
+inline void load_rows(thread uint4 (&inputs)[2][2], device const T* left, int row, int at,
+                      int of_half, bool is_inside, constant GgufProduct& p) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    device const T* const x = left + static_cast<int64_t>(min(row + r, p.rows - 1)) * p.inner + at;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      inputs[r][h] = *reinterpret_cast<device const uint4*>(x + h * of_half);
+      inputs[r][h] = is_inside ? inputs[r][h] : uint4(0u);
+    }
+  }
+}
+
 // Skinny GEMM with simdgroup matrices (see skinny_matrix.h) for types known at compile time. Lanes
 // take pieces of lines (gguf_pieces.h).
 template <typename T, typename Type, int TILES>
@@ -247,14 +274,9 @@ kernel void gguf_skinny_simdgroup_matrix(
     constant GgufProduct& p [[buffer(4)]], uint group [[threadgroup_position_in_grid]],
     uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float parts[skinny::kSplits][TILES * 64];
-  // The values of both codes of a byte, in copies: adjacent lanes read from different banks.
   threadgroup half2 table[Type::has_table ? 256 * kTableCopies : 1];
   if (Type::has_table) {
-    for (uint i = simdgroup * 32 + lane; i < 256 * kTableCopies; i += skinny::kSplits * 32) {
-      const uint two = i / kTableCopies;
-      table[i] = half2(static_cast<half>(gguf::kNonLinear4[two & 15u] * Type::unit),
-                       static_cast<half>(gguf::kNonLinear4[two >> 4] * Type::unit));
-    }
+    fill_table<Type>(table, simdgroup * 32 + lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
   // A lane's second element of each two lies so far from the first, and its second eight of each
@@ -286,16 +308,7 @@ kernel void gguf_skinny_simdgroup_matrix(
     const int of_inputs = first + own.row / 2;
     const int at = Type::first(min(of_inputs, pieces - 1)) + own.row % 2 * of_second;
     uint4 inputs[2][2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      device const T* const x =
-          left + static_cast<int64_t>(min(row + own.column + r, p.rows - 1)) * p.inner + at;
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        inputs[r][h] = *reinterpret_cast<device const uint4*>(x + h * of_half);
-        inputs[r][h] = of_inputs < pieces ? inputs[r][h] : uint4(0u);
-      }
-    }
+    load_rows(inputs, left, row + own.column, at, of_half, of_inputs < pieces, p);
 #pragma unroll
     for (int t = 0; t < TILES; ++t) {
       if (!Type::has_table) {

@@ -232,6 +232,44 @@ inline float load_inputs(thread float (&inputs)[32], device const T* x, bool is_
   return total;
 }
 
+// Adds the products of a lane's codes of LINES lines and its elements of x.
+template <typename T, typename Format, int LINES>
+inline void add_products(thread float (&sums)[LINES],
+                         thread const LinesOfRow<T, Format, LINES>& now,
+                         thread const float (&inputs)[32], uint exponent,
+                         threadgroup const float* table) {
+  constexpr int halves = Format::has_short_groups ? 2 : 1;
+#pragma unroll
+  for (int h = 0; h < halves; ++h) {
+    float dots[LINES];
+#pragma unroll
+    for (int c = 0; c < LINES; ++c) {
+      dots[c] = 0.0f;
+    }
+#pragma unroll
+    for (int i = h * 4 / halves; i < (h + 1) * 4 / halves; ++i) {
+      packed::EightOfLines<LINES> weights;
+      if (Format::has_table) {
+        packed::unpack_by_table(weights, now.blocks, i, table);
+      } else {
+        packed::unpack(weights, now.blocks, i, exponent);
+      }
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+#pragma unroll
+        for (int c = 0; c < LINES; ++c) {
+          dots[c] = fma(weights.of[e][c], inputs[i * 8 + e], dots[c]);
+        }
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < LINES; ++c) {
+      const float scale = packed::Scale<T, Format>::value(now.scales[h][c]) * Format::factor;
+      sums[c] = fma(scale, dots[c], sums[c]);
+    }
+  }
+}
+
 // GEMV: each threadgroup computes `lines` columns of one row (see gemv.h), for one pair of matrices
 // whose blocks of 32 codes are whole and aligned.
 template <typename T, typename Format>
@@ -247,7 +285,6 @@ template <typename T, typename Format>
   typedef typename Scale::type StoredScale;
   // Registers hold one line of long codes.
   constexpr int together = Format::bits <= 4 ? gemv::kTogether : 1;
-  constexpr int halves = Format::has_short_groups ? 2 : 1;
   threadgroup float parts[gemv::kMostParts * 32];
   threadgroup float table[Format::has_table ? packed::kTableSize : 1];
   if (Format::has_table) {
@@ -285,34 +322,7 @@ template <typename T, typename Format>
     const int following = min(line + together, lines - together);
     next.load(first_codes + following * line_bytes, first_scales + following * line_scales,
               first_biases + following * line_scales, line_bytes, line_scales);
-#pragma unroll
-    for (int h = 0; h < halves; ++h) {
-      float dots[together];
-#pragma unroll
-      for (int c = 0; c < together; ++c) {
-        dots[c] = 0.0f;
-      }
-#pragma unroll
-      for (int i = h * 4 / halves; i < (h + 1) * 4 / halves; ++i) {
-        packed::EightOfLines<together> weights;
-        if (Format::has_table) {
-          packed::unpack_by_table(weights, now.blocks, i, of_lane);
-        } else {
-          packed::unpack(weights, now.blocks, i, exponent);
-        }
-#pragma unroll
-        for (int e = 0; e < 8; ++e) {
-#pragma unroll
-          for (int c = 0; c < together; ++c) {
-            dots[c] = fma(weights.of[e][c], inputs[i * 8 + e], dots[c]);
-          }
-        }
-      }
-#pragma unroll
-      for (int c = 0; c < together; ++c) {
-        sums[c] = fma(Scale::value(now.scales[h][c]) * Format::factor, dots[c], sums[c]);
-      }
-    }
+    add_products<T, Format>(sums, now, inputs, exponent, of_lane);
 #pragma unroll
     for (int c = 0; c < together; ++c) {
       parts[(static_cast<int>(simdgroup) * lines + line + c) * 32 + static_cast<int>(lane)] =

@@ -171,7 +171,7 @@ kernel void convolution_tile(device R* result [[buffer(0)]], device const T* lef
   const Moved left_line = line_of(row + index % kTile, p.rows, share.group, p.row_sizes, p.left);
   const Moved right_line =
       line_of(column + index % kTile, p.columns, share.group, p.column_sizes, p.right);
-  const matmul::Place place{uint2(0, 0), thread_index, simdgroup, lane};
+  const matmul::Place place{thread_index, simdgroup, lane};
   auto sums = Product::sums();
   Product::clear(sums, place);
   store_moves(moves[0], share.begin, share.end, index, p);

@@ -44,8 +44,9 @@ kernel void quantized(device float* result, device const float* residual, device
   const matmul::Dense<T> a{left, inner, false};
   const Right b{codes, scales, inner * Format::bits / 8, inner / group, group};
   const scale_and_add epilogue{result, residual, 0.5f, columns};
-  const matmul::Place place{tile, index, simdgroup, lane};
-  matmul::multiply_tile<Tile>(a, b, matmul::Sizes{rows, columns, inner}, epilogue, workspace, place);
+  const matmul::Place place{index, simdgroup, lane};
+  matmul::multiply_tile<Tile>(a, b, matmul::Sizes{rows, columns, inner}, epilogue, workspace, tile,
+                              place);
 }
 
 template <typename T, typename Format, typename Scale>
