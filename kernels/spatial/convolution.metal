@@ -143,8 +143,28 @@ inline void store_moves(threadgroup Moved* moves, int k, int end, int index,
   }
 }
 
+// Stores the sums of a tile, from the offsets of its rows and of its columns on. Sums of a split
+// have no bias yet.
+template <typename T, typename R, bool IS_SPLIT>
+struct StoreTile {
+  device R* result;
+  device const T* bias;
+  threadgroup const int64_t* offsets;
+  constant ConvolutionParameters& p;
+  int group;
+  int row;
+  int column;
+
+  inline void operator()(int r, int c, float sum) const {
+    if (row + r < p.rows && column + c < p.columns) {
+      const float added = IS_SPLIT ? 0.0f : bias_of(bias, group, row + r, column + c, p);
+      result[offsets[r] + offsets[kTile + c]] = static_cast<R>(sum + added);
+    }
+  }
+};
+
 // Computes a tile of one share per threadgroup. R: T, or float for the sums of a split.
-template <typename T, typename R>
+template <typename T, typename R, bool IS_SPLIT>
 kernel void convolution_tile(device R* result [[buffer(0)]], device const T* left [[buffer(1)]],
                              device const T* right [[buffer(2)]],
                              device const T* bias [[buffer(3)]],
@@ -186,26 +206,18 @@ kernel void convolution_tile(device R* result [[buffer(0)]], device const T* lef
     Product::add(sums, Staged<T>{lefts}, kTile, Staged<T>{rights}, kTile, kStep, workspace, place);
   }
   // Offsets of rows and columns are computed once, not by each of the lanes that have them.
-  const bool is_split = p.splits > 1;
   if (index < 2 * kTile) {
     const int r = min(row + index, p.rows - 1);
     const int c = min(column + index - kTile, p.columns - 1);
-    if (is_split) {
+    if (IS_SPLIT) {
       offsets[index] = index < kTile ? share.first + r * static_cast<int64_t>(p.columns) : c;
     } else {
       offsets[index] = index < kTile ? result_row(r, share.group, p) : result_column(c, p);
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  Product::for_each(
-      sums,
-      [&](int r, int c, float sum) {
-        if (row + r < p.rows && column + c < p.columns) {
-          const float added = is_split ? 0.0f : bias_of(bias, share.group, row + r, column + c, p);
-          result[offsets[r] + offsets[kTile + c]] = static_cast<R>(sum + added);
-        }
-      },
-      place);
+  const StoreTile<T, R, IS_SPLIT> store{result, bias, offsets, p, share.group, row, column};
+  Product::for_each(sums, store, place);
 }
 
 // ---- few rows or columns ------------------------------------------------------------------------
@@ -296,11 +308,11 @@ kernel void convolution_combine(device T* result [[buffer(0)]],
       static_cast<T>(sum + bias_of(bias, group, row, column, p));
 }
 
-#define REGISTER_CONVOLUTION(T)                                         \
-  REGISTER_KERNEL("convolution_tile_" #T, convolution_tile, T, T);      \
-  REGISTER_KERNEL("convolution_split_" #T, convolution_tile, T, float); \
-  REGISTER_KERNEL("convolution_direct_" #T, convolution_direct, T);     \
-  REGISTER_KERNEL("convolution_reduce_" #T, convolution_reduce, T);     \
+#define REGISTER_CONVOLUTION(T)                                               \
+  REGISTER_KERNEL("convolution_tile_" #T, convolution_tile, T, T, false);     \
+  REGISTER_KERNEL("convolution_split_" #T, convolution_tile, T, float, true); \
+  REGISTER_KERNEL("convolution_direct_" #T, convolution_direct, T);           \
+  REGISTER_KERNEL("convolution_reduce_" #T, convolution_reduce, T);           \
   REGISTER_KERNEL("convolution_combine_" #T, convolution_combine, T)
 
 REGISTER_CONVOLUTION(float);

@@ -46,7 +46,9 @@ ON_PURPOSE = {
     "tests/msl/test_errors.py": {"threadgroup-variable", "kernel-argument"},
     "tests/msl/test_expressions.py": {"cpp17"},
     "tests/msl/test_newer_constructs.py": {"cpp17", "init-statement", "vector-size"},
+    "tests/msl/test_partial_specialisations.py": {"cpp17"},
     "tests/msl/test_threadgroup.py": {"cpp17", "threadgroup-zeros"},
+    "tests/tensorops/test_group_loops.py": {"cooperative-conversion"},
     "tests/trace/test_trace.py": {"divergent-barrier"},
 }
 
