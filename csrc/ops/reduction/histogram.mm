@@ -1,5 +1,6 @@
 // Host side of kernels/reduction/histogram.metal: histc, histogram, histogramdd and bincount, while
 // the fix "histogram" is on. Edges are those of torch's CPU operators, as are errors about them.
+#include <ATen/TensorOperators.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_histogramdd_bin_edges.h>
 #include <ATen/ops/amax.h>
