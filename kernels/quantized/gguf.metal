@@ -286,7 +286,7 @@ kernel void gguf_skinny_simdgroup_matrix(
   const uint across = (static_cast<uint>(p.columns) + TILES * 8 - 1) / (TILES * 8);
   const int row = static_cast<int>(group / across) * 8;
   const int column = static_cast<int>(group % across) * TILES * 8;
-  const auto own = skinny::elements_of(lane);
+  const auto own = matmul::elements_of_lane(lane);
   const uint of_halves = metalops::formats::exponent_of(p.inner) ^ 0x4b000000u ^ 0x64006400u;
   const int pieces = p.inner / 32;
   simdgroup_float8x8 sums[TILES];

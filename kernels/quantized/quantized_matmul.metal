@@ -365,7 +365,7 @@ kernel void quantized_matmul_skinny_simdgroup_matrix(
   const int column = static_cast<int>(group % across) * TILES * 8;
   const auto right = packed::matrix_of<T>(codes, scales, biases, 1.0f, p.right, indices.right);
   device const T* const x = left + indices.left * p.left_matrix;
-  const auto own = skinny::elements_of(lane);
+  const auto own = matmul::elements_of_lane(lane);
   const uint exponent = metalops::formats::exponent_of(p.inner);
   simdgroup_float8x8 sums[TILES];
 #pragma unroll

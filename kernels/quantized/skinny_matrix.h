@@ -7,6 +7,7 @@
 #include <metal_simdgroup_matrix>
 #include <metal_stdlib>
 
+#include <kernels/common/matmul.h>
 #include <kernels/quantized/skinny_gemm.h>
 
 namespace metalops {
@@ -14,24 +15,13 @@ namespace skinny {
 
 constant constexpr int kSplits = 8;
 
-// Apple's layout of an 8 x 8 simdgroup matrix: each lane has two adjacent elements of a row.
-struct LaneElements {
-  int row;
-  int column;
-};
-inline LaneElements elements_of(uint lane) {
-  const int quad = static_cast<int>(lane) / 4;
-  return {(quad & 4) + static_cast<int>(lane) / 2 % 4,
-          (quad & 2) * 2 + static_cast<int>(lane) % 2 * 2};
-}
-
 // Sums the simdgroups' matrices, lines of weights by rows of x, and stores them. row, column: the
 // first of the threadgroup.
 template <int TILES, typename T>
 inline void store_matrices(StoreRow<T> store, thread::metal::simdgroup_float8x8 (&sums)[TILES],
                            threadgroup float (&parts)[kSplits][TILES * 64], int row, int column,
                            uint simdgroup, uint lane) {
-  const LaneElements own = elements_of(lane);
+  const matmul::LaneElements own = matmul::elements_of_lane(lane);
 #pragma unroll
   for (int t = 0; t < TILES; ++t) {
 #pragma unroll
