@@ -8,4 +8,6 @@ namespace metalops {
 
 using MaybeTensor = std::optional<at::Tensor>;
 
+inline bool is_given(const MaybeTensor& tensor) { return tensor && tensor->defined(); }
+
 }  // namespace metalops

@@ -19,14 +19,13 @@ namespace {
 
 using at::Tensor;
 using metalops::EmbeddingBagParameters;
+using metalops::is_given;
 using metalops::MaybeTensor;
 
 // The output, the bag of each index, the sizes of bags, and the indices of maxima.
 using Bags = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("embedding_bag"); }
-
-bool is_given(const MaybeTensor& tensor) { return tensor && tensor->defined(); }
 
 // Indices and the like, as kernels read them.
 Tensor longs(const Tensor& x) { return x.to(at::kLong).contiguous(); }

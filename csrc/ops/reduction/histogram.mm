@@ -30,13 +30,12 @@ namespace {
 
 using at::Tensor;
 using metalops::HistogramParameters;
+using metalops::is_given;
 using metalops::MaybeTensor;
 using Range = std::optional<at::ArrayRef<double>>;
 using Histogram = std::tuple<Tensor, Tensor>;
 
 at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("histogram"); }
-
-bool is_given(const MaybeTensor& tensor) { return tensor && tensor->defined(); }
 
 // Samples, and the bins that they are counted in. first: the first coordinate of each.
 struct Samples {

@@ -293,7 +293,7 @@ void convolve(const Tensor& result, const Tensor& input, const Weight& weight, c
   set_digits(p.column_strides, result.stride(1), kZeros, 0);
   p.result_begin = offset_at(result, taps.result_first);
   p.result_group_stride = weight.out_channels * result.stride(1);
-  p.has_bias = bias && bias->defined();
+  p.has_bias = metalops::is_given(bias);
   if (!is_channels_last(result)) {
     transpose(p);  // adjacent pixels are adjacent columns
   }
@@ -434,6 +434,11 @@ std::string sizes_in_words(IntArrayRef sizes) {
   return words;
 }
 
+// Elements that the filter covers along dimension 2 + d of its weight.
+int64_t filter_extent(const Tensor& weight, int64_t d, const Options& o) {
+  return o.dilation[kConvolutionDims - o.dims + d] * (weight.size(2 + d) - 1) + 1;
+}
+
 // ---- operators ----------------------------------------------------------------------------------
 
 void check_channels(const Tensor& input, const Tensor& weight, int64_t expected) {
@@ -453,7 +458,7 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const MaybeTensor&
   const auto o = options_of(kName, input, weight, padding, stride, dilation, groups);
   check_divides(kName, weight, groups);
   check_channels(input, weight, weight.size(1) * groups);
-  if (bias && bias->defined()) {
+  if (metalops::is_given(bias)) {
     metalops::check_same_device(kName, {{input, "input"}, {*bias, "bias"}});
     TORCH_CHECK(bias->dim() == 1 && bias->size(0) == weight.size(0), "Given weight of size ",
                 weight.sizes(), ", expected bias to be 1-dimensional with ", weight.size(0),
@@ -465,7 +470,7 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const MaybeTensor&
   for (int64_t d = 0; d < o.dims; ++d) {
     const int64_t at = kConvolutionDims - o.dims + d;
     const int64_t padded = input.size(2 + d) + 2 * o.padding[at];
-    const int64_t filter = o.dilation[at] * (weight.size(2 + d) - 1) + 1;
+    const int64_t filter = filter_extent(weight, d, o);
     TORCH_CHECK(padded >= filter, "Calculated padded input size per channel: ", padded,
                 ". Kernel size: ", filter, ". Kernel size can't be greater than actual input size");
     sizes.push_back((padded - filter) / o.stride[at] + 1);
@@ -486,7 +491,7 @@ void check_outputs(const char* name, const Tensor& outputs, const Tensor& input,
               " and a weight of sizes ", weight.sizes());
   for (int64_t d = 0; d < o.dims; ++d) {
     const int64_t at = kConvolutionDims - o.dims + d;
-    const int64_t filter = o.dilation[at] * (weight.size(2 + d) - 1) + 1;
+    const int64_t filter = filter_extent(weight, d, o);
     const int64_t expected =
         (input.size(2 + d) - more[at] + 2 * o.padding[at] - filter) / o.stride[at] + 1;
     TORCH_CHECK(outputs.size(2 + d) == expected, name, ": expected ", expected,
@@ -528,7 +533,7 @@ Tensor convolution_transpose(const Tensor& self, const Tensor& weight, IntArrayR
   for (int64_t d = 0; d < o.dims; ++d) {
     const int64_t at = kConvolutionDims - o.dims + d;
     sizes.push_back((self.size(2 + d) - 1) * o.stride[at] - 2 * o.padding[at] +
-                    o.dilation[at] * (weight.size(2 + d) - 1) + more[at] + 1);
+                    filter_extent(weight, d, o) + more[at]);
   }
   const auto of_channel = IntArrayRef(sizes).slice(2);
   TORCH_CHECK(std::all_of(of_channel.begin(), of_channel.end(), [](int64_t x) { return x > 0; }),
