@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from metalops.cuda import nvrtc
 from metalops.cuda.function import EXTENT_BYTES, LAUNCH_BYTES
 from metalops.cuda.library import Library
+from metalops.msl.source.paths import HEADERS
 
 from tests.cuda import simdgroup_operators
 from tests.cuda.recorded import needs_software_device
@@ -39,6 +41,21 @@ def assert_all_compile(library):
 def test_kernels_of_operators(path):
     includes = [*INCLUDES, str(ROOT)]
     assert_all_compile(Library(path.read_text(), str(path), include_dirs=includes))
+
+
+def test_programs_that_begin_alike_share_a_precompiled_header(monkeypatch):
+    """The code is that of a process that compiles one program, to the byte."""
+    library = Library(HEADER + "kernel void k(device float* x) { x[0] = 1; }")
+    text, folder = library._code.without_markers(), Path(nvrtc._folder_of_headers())
+    monkeypatch.setattr(nvrtc, "_compiled", Counter())
+    # Options of its own, so that no earlier test has made the header.
+    options = (f"-I{HEADERS}", "-std=c++17", "-DMSL_THIS_TEST")
+    before = set(folder.iterdir())
+    first = nvrtc.compile_program(text, "program_source", ARCHITECTURE, options)
+    assert set(folder.iterdir()) == before
+    later = [nvrtc.compile_program(text, "program_source", ARCHITECTURE, options) for _ in range(2)]
+    assert later == [first, first]
+    assert len(set(folder.iterdir()) - before) == (nvrtc.version() >= (12, 8))
 
 
 @pytest.mark.parametrize(
