@@ -3,11 +3,7 @@ aarch64.
 """
 
 import os
-import shutil
-import subprocess
 import sys
-import sysconfig
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,9 +14,9 @@ from metalops.msl.source.compiler import find
 from metalops.msl.targets.host import sanitizers
 
 from ..ops.families import kernel_file
+from ..programs import C10, ROOT, build, clang_for_aarch64, python_headers, run, run_emulated
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 HOST = ROOT / "csrc" / "host"
 KERNELS = HERE / "device_program.metal"
 # What is about tensors or Python.
@@ -32,49 +28,10 @@ SOURCES = [
     HOST / "device" / "large_blocks.cpp",
     HERE / "device_program.cpp",
 ]
-INCLUDES = [
-    HOST,
-    ROOT / "python" / "metalops" / "include" / "software_device",
-    ROOT / "python" / "metalops" / "msl" / "include",
-    torch_include(),
-    sysconfig.get_paths()["include"],
-]
 pytestmark = [
     pytest.mark.nightly,
     pytest.mark.skipif(not HOST.exists(), reason="needs the sources of the device"),
 ]
-
-
-def build(compiler, folder, sources, *link):
-    """The path of a program. compiler: the words that call it, with its options."""
-    flags = ["-std=c++20", "-O1", "-fPIE", "-pthread", *(f"-I{path}" for path in INCLUDES)]
-
-    def run(*arguments):
-        command = [*compiler, *flags, *map(str, arguments)]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert result.returncode == 0, result.stderr
-
-    def compile_one(source):
-        output = folder / "_".join(source.relative_to(ROOT).with_suffix(".o").parts)
-        run("-c", source, "-o", output)
-        return output
-
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
-        objects = list(threads.map(compile_one, sources))
-    program = folder / "device_program"
-    run("-pie", *objects, "-o", program, *link, "-ldl")
-    return str(program)
-
-
-def run(command, **environment):
-    return subprocess.run(
-        command,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
 
 
 # ThreadSanitizer of older compilers does not start where addresses are random in many bits.
@@ -120,17 +77,12 @@ include_dirs, files = sys.argv[3].split(":"), sys.argv[4:]
 for source, library in zip(files[::2], files[1::2], strict=True):
     msl.compile_file(source, library, include_dirs, optimize=1, arch="portable")
 """
-DEBIAN = "Debian: g++-aarch64-linux-gnu, qemu-user, clang-19"
 
 
 @pytest.fixture
 def aarch64_kernels(tmp_path):
     """aarch64_kernels(sources): libraries of Metal files for aarch64, by clang: g++ 12 has no _Float16 in C++ there."""
-    clang = next((name for name in ("clang++-19", "clang++") if shutil.which(name)), None)
-    if clang is None or shutil.which("aarch64-linux-gnu-g++") is None:
-        pytest.skip(
-            f"needs clang and a cross compiler, whose headers and libraries it uses ({DEBIAN})"
-        )
+    clang = clang_for_aarch64()
     version = run([clang, "-dumpversion"]).stdout.strip()
 
     def compile_all(sources):
@@ -152,28 +104,11 @@ def test_kernels_of_operators_compile_for_aarch64(aarch64_kernels):
     aarch64_kernels([kernel_file(name) for name in ("random", "masked_softmax")])
 
 
-@pytest.fixture
-def python_for_aarch64(tmp_path):
-    """A folder in which Debian's Python.h finds its configuration for aarch64: what the device uses of it is the same for
-    this machine, which is little-endian with pointers of 64 bits too."""
-    headers = Path(sysconfig.get_paths()["include"])
-    of_this_machine = headers.parent / str(sysconfig.get_config_var("MULTIARCH")) / headers.name
-    folder = tmp_path / "headers" / "aarch64-linux-gnu"
-    folder.mkdir(parents=True)
-    (folder / headers.name).symlink_to(of_this_machine)
-    return folder.parent
-
-
-def test_the_device_runs_on_an_emulated_aarch64(tmp_path, aarch64_kernels, python_for_aarch64):
-    emulator = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
-    if emulator is None:
-        pytest.skip(f"needs an emulator ({DEBIAN})")
+def test_the_device_runs_on_an_emulated_aarch64(tmp_path, aarch64_kernels):
     (kernels,) = aarch64_kernels([KERNELS])
-    # torch's c10 library here is for this machine.
-    sources = [*SOURCES, HERE / "c10_for_device_program.cpp"]
-    program = build(["aarch64-linux-gnu-g++", f"-I{python_for_aarch64}"], tmp_path, sources)
-    command = [emulator, "-L", "/usr/aarch64-linux-gnu", program, kernels]
-    result = run([*command, "2", "numbers"])
+    compiler = ["aarch64-linux-gnu-g++", f"-I{python_headers(tmp_path)}"]
+    program = build(compiler, tmp_path, [*SOURCES, C10])
+    result = run_emulated(program, kernels, "2", "numbers")
     assert result.returncode == 0, result.stderr
     *numbers, last = result.stdout.splitlines()
     assert last == "fine"

@@ -1,11 +1,14 @@
 // objc_msgSend for 64-bit ARM; see message_x86_64.S. A struct that is returned in memory has its
-// address in x8, so there is one function.
+// address in x8, so there is one function, of two names: Clang calls both.
 #if defined(__aarch64__)
     .text
     .globl objc_msgSend
     .type objc_msgSend, %function
+    .globl objc_msgSend_stret
+    .type objc_msgSend_stret, %function
     .p2align 4
 objc_msgSend:
+objc_msgSend_stret:
     .cfi_startproc
     cbz x0, 2f
     tst x0, #7
@@ -65,5 +68,6 @@ objc_msgSend:
     ret
     .cfi_endproc
     .size objc_msgSend, . - objc_msgSend
+    .size objc_msgSend_stret, . - objc_msgSend_stret
 #endif
     .section .note.GNU-stack,"",%progbits

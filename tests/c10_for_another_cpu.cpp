@@ -1,5 +1,5 @@
-// What device_program.cpp needs of torch's c10 library, for a CPU that the installed library is not
-// for.
+// Stands in for torch's c10 library in programs for a CPU that the installed library is not for: as
+// much as those that tests/programs.py builds need.
 #include <c10/util/Exception.h>
 
 #include <cstdio>
@@ -13,6 +13,10 @@ Error::Error(SourceLocation, std::string msg)
 const char* Error::what() const noexcept { return what_without_backtrace_.c_str(); }
 
 ValueError::ValueError(SourceLocation source_location, std::string msg)
+    : Error(source_location, std::move(msg)) {}
+IndexError::IndexError(SourceLocation source_location, std::string msg)
+    : Error(source_location, std::move(msg)) {}
+NotImplementedError::NotImplementedError(SourceLocation source_location, std::string msg)
     : Error(source_location, std::move(msg)) {}
 
 Warning::Warning(warning_variant_t type, const SourceLocation& source_location, std::string msg,
