@@ -12,6 +12,8 @@ Error::Error(SourceLocation, std::string msg)
 
 const char* Error::what() const noexcept { return what_without_backtrace_.c_str(); }
 
+void Error::add_context(std::string msg) { context_.push_back(std::move(msg)); }
+
 ValueError::ValueError(SourceLocation source_location, std::string msg)
     : Error(source_location, std::move(msg)) {}
 IndexError::IndexError(SourceLocation source_location, std::string msg)

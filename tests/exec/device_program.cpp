@@ -1,5 +1,5 @@
-// The software device without torch and Python: the engines, libraries, locks, events and large
-// blocks of csrc/host, with CPU threads of its own, since torch's synchronise in ways that
+// The software device without torch and Python: the engines, libraries, locks, streams, events and
+// large blocks of csrc/host, with CPU threads of its own, since torch's synchronise in ways that
 // ThreadSanitizer does not see. It does at once what the threads of a program may do. Built and run
 // by test_device_program.py, under ThreadSanitizer and under an emulator of another CPU. Arguments:
 // the kernel library, how often everything is done, and what else: "race" to have one that is to be
@@ -36,12 +36,17 @@ PyThreadState* PyEval_SaveThread() { std::abort(); }
 void PyEval_RestoreThread(PyThreadState*) { std::abort(); }
 }
 
-namespace metalops::device {
+namespace metalops {
+
+void raise_reported_errors() {}
+
+namespace device {
 
 void before_host_read() {}
 void synchronize() {}
 
-}  // namespace metalops::device
+}  // namespace device
+}  // namespace metalops
 
 namespace metalops::exec {
 namespace {

@@ -24,6 +24,7 @@ OF_TORCH = ("bindings.cpp", "cpu_threads.cpp")
 SOURCES = [
     *(path for path in sorted((HOST / "exec").rglob("*.cpp")) if path.name not in OF_TORCH),
     HOST / "locks.cpp",
+    HOST / "metal" / "streams.cpp",
     HOST / "device" / "events.cpp",
     HOST / "device" / "large_blocks.cpp",
     HERE / "device_program.cpp",
@@ -60,7 +61,9 @@ def test_the_device_has_no_races(tmp_path):
     kernels = msl.compile_file(KERNELS, tmp_path / "kernels.so")
     command = [sys.executable, "-c", WITHOUT_RANDOM_ADDRESSES, program, kernels]
     found = run([*command, "1", "race"], TSAN_OPTIONS="exitcode=3")
-    assert found.returncode == 3 and "data race" in found.stderr and "shares_done" in found.stderr
+    assert found.returncode == 3 and "data race" in found.stderr
+    # Clang's runtime names functions by another program, which may be missing.
+    assert "shares_done" in found.stderr or "external symbolizer" in found.stderr
     result = run([*command, "10", "nothing"], TSAN_OPTIONS="exitcode=3")
     assert (result.returncode, result.stdout, result.stderr) == (0, "fine\n", "")
 
