@@ -711,6 +711,118 @@ for letter in ("f32", "f16"):
         lambda t: 32 * size(t["grad"]) + size(t["i"], t["weight"]),
     )
 
+# ---- images, by the fixes "convolution" and "grid_sample" ----------------------------------------
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """sizes: of the input; weight: channels of the result and sides of the filter."""
+
+    sizes: tuple[int, ...]
+    weight: tuple[int, ...]
+    stride: int = 1
+    padding: int = 1
+    groups: int = 1
+
+    def tensors(self, m: Maker, dtype: torch.dtype, layout: torch.memory_format) -> Tensors:
+        out, *filters = self.weight
+        weight = (out, self.sizes[1] // self.groups, *filters)
+        sides = [
+            (n + 2 * self.padding - k) // self.stride + 1
+            for n, k in zip(self.sizes[2:], filters, strict=True)
+        ]
+        return {
+            "x": m.normal(*self.sizes, dtype=dtype).to(memory_format=layout),
+            "w": m.normal(*weight, dtype=dtype).to(memory_format=layout),
+            "grad": m.normal(self.sizes[0], out, *sides, dtype=dtype).to(memory_format=layout),
+        }
+
+    def forward(self, t: Tensors) -> object:
+        function = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}[len(self.sizes)]
+        return function(t["x"], t["w"], None, self.stride, self.padding, 1, self.groups)
+
+    def backward(self, t: Tensors) -> object:
+        every = len(self.sizes) - 2
+        return aten.convolution_backward(
+            t["grad"], t["x"], t["w"], None, [self.stride] * every, [self.padding] * every, [1] * every,
+            False, [0] * every, self.groups, (True, True, False),
+        )  # fmt: skip
+
+
+_CONVOLUTIONS = {
+    "ResNet stem 32 x 3 x 224^2, 64 of 7^2": Convolution((32, 3, 224, 224), (64, 7, 7), 2, 3),
+    "ResNet 32 x 64 x 56^2, 64 of 3^2": Convolution((32, 64, 56, 56), (64, 3, 3)),
+    "ResNet 32 x 256 x 56^2, 64 of 1": Convolution((32, 256, 56, 56), (64, 1, 1), 1, 0),
+    "ResNet 32 x 128 x 56^2, 128 of 3^2, stride 2": Convolution((32, 128, 56, 56), (128, 3, 3), 2),
+    "ResNet 32 x 512 x 7^2, 512 of 3^2": Convolution((32, 512, 7, 7), (512, 3, 3)),
+    "UNet 2 x 320 x 64^2, 320 of 3^2": Convolution((2, 320, 64, 64), (320, 3, 3)),
+    "UNet 2 x 1280 x 16^2, 1280 of 3^2": Convolution((2, 1280, 16, 16), (1280, 3, 3)),
+    "depthwise 32 x 256 x 56^2, 3^2": Convolution((32, 256, 56, 56), (256, 3, 3), groups=256),
+    "volume 1 x 64 x 32^3, 64 of 3^3": Convolution((1, 64, 32, 32, 32), (64, 3, 3, 3)),
+    "sound 8 x 512 x 4096, 512 of 3": Convolution((8, 512, 4096), (512, 3)),
+}
+
+for name, convolution in _CONVOLUTIONS.items():
+    for letter in ("f32", "f16"):
+        for layout in (torch.contiguous_format, torch.channels_last):
+            if layout == torch.channels_last and len(convolution.sizes) != 4:
+                continue
+            last = " channels_last" if layout == torch.channels_last else ""
+            for what in ("forward", "backward"):
+                case(
+                    "convolution",
+                    f"convolution {what} {letter}{last}, {name}",
+                    lambda m, c=convolution, d=DTYPES[letter], o=layout: c.tensors(m, d, o),
+                    getattr(convolution, what),
+                    lambda t: size(t["x"], t["w"], t["grad"]),
+                )
+
+
+def _image_and_grid(
+    m: Maker, dtype: torch.dtype, sizes: tuple[int, ...], points: tuple[int, ...]
+) -> Tensors:
+    """A grid that turns and shrinks the image."""
+    dims = len(points)
+    theta = (torch.eye(dims, dims + 1) + 0.1)[None].expand(sizes[0], -1, -1)
+    grid = F.affine_grid(theta, [sizes[0], 1, *points], align_corners=False).to(dtype)
+    return {
+        "x": m.normal(*sizes, dtype=dtype),
+        "grid": m.given(grid),
+        "grad": m.normal(*sizes[:2], *points, dtype=dtype),
+    }
+
+
+_SAMPLED = {
+    "8 x 64 x 128^2 at 128^2": ((8, 64, 128, 128), (128, 128)),
+    "1 x 3 x 1024^2 at 512^2": ((1, 3, 1024, 1024), (512, 512)),
+    "32 x 256 x 32^2 at 300 x 4": ((32, 256, 32, 32), (300, 4)),
+    "1 x 16 x 64^3 at 64^3": ((1, 16, 64, 64, 64), (64, 64, 64)),
+}
+
+for name, (sizes, points) in _SAMPLED.items():
+    sample = getattr(aten, f"grid_sampler_{len(points)}d")
+    sample_backward = getattr(aten, f"grid_sampler_{len(points)}d_backward")
+    for letter in ("f32", "f16"):
+        for mode, interpolation in enumerate(("bilinear", "nearest", "bicubic")):
+            if mode and (letter == "f16" or name != "8 x 64 x 128^2 at 128^2"):
+                continue
+            case(
+                "grid_sample",
+                f"grid_sample {interpolation} {letter}, {name}",
+                lambda m, d=DTYPES[letter], s=sizes, p=points: _image_and_grid(m, d, s, p),
+                lambda t, f=sample, n=mode: f(t["x"], t["grid"], n, 0, False),
+                lambda t: size(t["x"], t["grid"], t["grad"]),
+            )
+            case(
+                "grid_sample",
+                f"grid_sample {interpolation} {letter} backward, {name}",
+                lambda m, d=DTYPES[letter], s=sizes, p=points: _image_and_grid(m, d, s, p),
+                lambda t, f=sample_backward, n=mode: f(
+                    t["grad"], t["x"], t["grid"], n, 0, False, (True, True)
+                ),
+                lambda t: 2 * size(t["x"], t["grid"]) + size(t["grad"]),
+            )
+
 # ---- products of matrices ------------------------------------------------------------------------
 
 
@@ -753,8 +865,10 @@ def record(folder: str, only: str) -> None:
 
     os.makedirs(folder, exist_ok=True)
     metalops.enable_fixes(
-        ("cumulative", "embedding_bag", "histogram", "indexing", "median", "reduction", "sort")
-    )
+        (
+            "convolution", "cumulative", "embedding_bag", "grid_sample", "histogram", "indexing", "median", "reduction", "sort",
+        )
+    )  # fmt: skip
     for number, c in enumerate(CASES):
         if not is_chosen(c, only):
             continue
