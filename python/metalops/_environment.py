@@ -181,6 +181,7 @@ FIXES = (
     "cumulative",
     "embedding_bag",
     "exponential",
+    "grid_sample",
     "histogram",
     "indexing",
     "matmul",

@@ -154,6 +154,8 @@ ELSEWHERE = {
     "convolution-wide-filter": lambda: nn.functional.conv2d(*_images(2)),
     "copy-pageable": lambda: torch.empty(2**10, device="mps").copy_(torch.ones(2**10), non_blocking=True),
     "embedding-bag-frequency": lambda: _frequencies(),
+    "grid-sample-channels-last": lambda: nn.functional.grid_sample(_images(2)[0].to(memory_format=torch.channels_last), torch.rand(2, 5, 5, 2, device="mps"), align_corners=True),
+    "grid-sample-strided-grid": lambda: nn.functional.grid_sample(_images(3)[0], torch.rand(2, 3, 2, 4, 5, device="mps").movedim(1, -1), align_corners=True),
     "histogram-range": lambda: torch.histc(torch.tensor([0.5, 1.0000001], device="mps"), 4, 0, 1),
     "index-add-complex": lambda: torch.zeros(2, dtype=torch.complex64, device="mps").index_add_(0, torch.tensor([1], device="mps"), torch.full((1,), 1j, device="mps")),
     "sum-axis": lambda: torch.ones(2, 1, 3, 1, 2, device="mps").sum(0),
@@ -165,7 +167,7 @@ ELSEWHERE = {
 NOT_COMPARED = {
     "nanmedian-rank", "sort-rank", "topk-rank", "cumulative-rank", "grid-sample-empty", "index-fill-bounds",
     "index-copy-bounds", "scatter-narrow", "embedding-bag-bounds",
-    "embedding-bag-last-offset", "histogram-bins", "histc-integers",
+    "embedding-bag-last-offset", "grid-sample-border", "histogram-bins", "histc-integers",
 }  # fmt: skip
 
 

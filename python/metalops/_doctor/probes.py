@@ -178,6 +178,35 @@ def grid_sample_empty() -> bool:
         return True
 
 
+def _is_moved(x: Tensor, grid: Tensor, **options: str) -> bool:
+    """Compares samples at the centers of pixels with the CPU's."""
+    result = F.grid_sample(x.to("mps"), grid.to("mps"), align_corners=True, **options).cpu()
+    return not torch.allclose(result, F.grid_sample(x, grid, align_corners=True, **options), atol=1e-3)  # fmt: skip
+
+
+@_probe("grid-sample-channels-last")
+def grid_sample_channels_last() -> bool:
+    grid = F.affine_grid(torch.eye(2, 3)[None], [1, 64, 16, 16], align_corners=True)
+    x = _small_integers(1, 64, 16, 16).to(memory_format=torch.channels_last)
+    return _is_moved(x, grid)
+
+
+@_probe("grid-sample-strided-grid")
+def grid_sample_strided_grid() -> bool:
+    grid = F.affine_grid(torch.eye(3, 4)[None], [1, 2, 4, 5, 6], align_corners=True)
+    grid = grid.movedim(-1, 1).contiguous().movedim(1, -1)
+    return _is_moved(_small_integers(1, 2, 4, 5, 6), grid)
+
+
+@_probe("grid-sample-border")
+def grid_sample_border() -> bool:
+    grid = F.affine_grid(torch.eye(2, 3)[None] * 2, [1, 2, 4, 5], align_corners=True)
+    try:
+        return _is_moved(_small_integers(1, 2, 4, 5), grid, padding_mode="border")
+    except RuntimeError:
+        return True
+
+
 @_probe("addcmul-strided")
 def addcmul_strided() -> bool:
     ones = torch.ones(4, 4, device="mps")

@@ -175,6 +175,22 @@ def _empty_grid(kernel: Kernel, limit: int, x, grid, *args) -> Tensor:
     return kernel(x, grid, *args)
 
 
+def _in_order_of_channels(kernel: Kernel, limit: int, x, grid, *args) -> Tensor:
+    if x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
+        x = torch.as_strided(x, x.shape, torch.empty(x.shape).stride())
+    return kernel(x, grid, *args)
+
+
+def _points_in_order_of_memory(kernel: Kernel, limit: int, x, grid, *args) -> Tensor:
+    return kernel(x, torch.as_strided(grid, grid.shape, torch.empty(grid.shape).stride()), *args)
+
+
+def _without_border(kernel: Kernel, limit: int, x, grid, mode, padding, *args) -> Tensor:
+    if padding == 1:
+        raise RuntimeError("MPS: Unsupported Border padding mode")
+    return kernel(x, grid, mode, padding, *args)
+
+
 def _without_bounds(kernel: Kernel, limit: int, x, dim, index, value) -> Tensor:
     inside = index[(index < x.shape[dim]) & (index >= -x.shape[dim])]
     return kernel(x, dim, inside, value)
@@ -375,6 +391,21 @@ FAULTS: dict[str, Fault] = {
     ),
     "grid-sample-empty": Fault(
         175683, "a grid without elements is an internal error", ("grid_sampler_2d",), _empty_grid
+    ),
+    "grid-sample-channels-last": Fault(
+        174339,
+        "an image in channels_last is read as if it were contiguous",
+        ("grid_sampler_2d",),
+        _in_order_of_channels,
+    ),
+    "grid-sample-strided-grid": Fault(
+        171602,
+        "the grid of a volume is read as if it were contiguous",
+        ("grid_sampler_3d",),
+        _points_in_order_of_memory,
+    ),
+    "grid-sample-border": Fault(
+        125098, "the border as padding is refused", ("grid_sampler_2d",), _without_border
     ),
     "index-fill-bounds": Fault(
         189969, "indices out of range are accepted", ("index_fill_.int_Scalar",), _without_bounds

@@ -96,6 +96,7 @@ CALLS = {
     "cumulative": lambda: torch.rand(8, device="mps").cumsum(0),
     "embedding_bag": lambda: torch.nn.functional.embedding_bag(torch.tensor([[1, 2]], device="mps"), torch.rand(3, 4, device="mps")),
     "exponential": lambda: torch.empty(8, device="mps").exponential_(),
+    "grid_sample": lambda: torch.nn.functional.grid_sample(torch.rand(1, 2, 5, 5, device="mps"), torch.rand(1, 3, 3, 2, device="mps"), align_corners=True),
     "histogram": lambda: torch.histc(torch.rand(8, device="mps"), 4, 0, 1),
     "indexing": lambda: torch.zeros(8, device="mps").index_add_(0, torch.ones(3, dtype=torch.int64, device="mps"), torch.ones(3, device="mps")),
     "matmul": lambda: torch.rand(3, 4, device="mps") @ torch.rand(4, 5, device="mps"),
