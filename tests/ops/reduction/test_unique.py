@@ -16,7 +16,7 @@ ALL = {"return_inverse": True, "return_counts": True}
 def ours():
     with metalops.enable_fixes("unique"), debug.standins() as served:
         yield
-        assert not {"aten::_unique2", "aten::unique_consecutive"} & set(served)
+        assert not {"aten::_unique2", "aten::unique_consecutive", "aten::unique_dim", "aten::unique_dim_consecutive"} & set(served)  # fmt: skip
 
 
 def assert_same(operator, x, **options):
@@ -98,8 +98,55 @@ def test_complex_numbers_are_rejected(operator):
         operator(torch.ones(3, dtype=torch.complex64, device="mps"))
 
 
-def test_rows_are_left_to_stock():
-    x = make((3, 4), torch.int64)
-    assert torch.equal(
-        torch.unique_consecutive(x.to("mps"), dim=0).cpu(), torch.unique_consecutive(x, dim=0)
-    )
+# ---- slices --------------------------------------------------------------------------------------
+
+
+@by_dtype
+@by_operator
+def test_slices_of_every_layout(operator, dtype):
+    x = make((4, 5, 6), torch.float32, low=0, high=2).round().to(dtype)
+    for each in (x, x.permute(2, 0, 1), x[1:, ::2], x[:, :1].expand(4, 9, 6), x[..., :1]):
+        for dim in (0, 1, -1):
+            assert_same(operator, each, dim=dim, **ALL)
+            assert_same(operator, each, dim=dim)
+
+
+@by_operator
+@pytest.mark.parametrize("columns", [1, 2, 3, 7, 8, 33])
+def test_lengths_of_slices(operator, columns):
+    """Slices that differ in one element only, whichever it is."""
+    rows = torch.zeros(40, columns, dtype=torch.int64)
+    generator = torch.Generator().manual_seed(columns)
+    places = torch.randint(0, columns, (40,), generator=generator)
+    rows[torch.arange(40), places] = torch.randint(-2, 3, (40,), generator=generator) * 2**40
+    assert_same(operator, rows, dim=0, **ALL)
+    assert_same(operator, rows.repeat_interleave(3, 0), dim=0, **ALL)
+
+
+@pytest.mark.full
+@by_operator
+def test_many_slices(operator):
+    rows = torch.randint(0, 3, (5000, 6), generator=torch.Generator().manual_seed(0)).int()
+    assert_same(operator, rows, dim=0, **ALL)
+
+
+@by_operator
+def test_slices_with_nan_are_equal_to_none(operator):
+    x = torch.tensor([[1, torch.nan], [1, torch.nan], [0.0, 2], [-0.0, 2]]).to("mps")
+    values, inverse, counts = operator(x, dim=0, **ALL)
+    assert sorted(counts.tolist()) == [1, 1, 2] and inverse[2] == inverse[3]
+    assert values.isnan().sum() == 2
+
+
+@by_operator
+def test_slices_without_elements_and_wrong_dimensions(operator):
+    for shape, dim in (((0, 3), 0), ((0, 0), 0), ((2, 0), 0), ((2, 2), 2), ((), 0)):
+        x = torch.ones(shape)
+        try:
+            operator(x, dim=dim, **ALL)
+        except (IndexError, RuntimeError) as error:
+            with pytest.raises(type(error)) as actual:
+                operator(x.to("mps"), dim=dim, **ALL)
+            assert str(actual.value) == str(error)
+        else:
+            assert_same(operator, x, dim=dim, **ALL)
