@@ -187,6 +187,7 @@ FIXES = (
     "matmul",
     "median",
     "multinomial",
+    "norm",
     "reduction",
     "sort",
     "unique",

@@ -147,6 +147,8 @@ ELSEWHERE = {
     "mm-empty": lambda: torch.mm(torch.ones(2, 0, device="mps"), torch.ones(0, 3, device="mps")),
     "adaptive-max-pool": lambda: nn.functional.adaptive_max_pool2d(torch.arange(25.0, device="mps").view(1, 5, 5), 3),
     "argsort-large": lambda: torch.arange(30.0, device="mps").view(3, 10).argsort(0),
+    "batch-norm-gradient": lambda: nn.functional.batch_norm(_images(2)[0].to(memory_format=torch.channels_last).requires_grad_(), None, None, training=True).square().mul(torch.rand(7, device="mps")).sum().backward(),
+    "batch-norm-offset": lambda: nn.functional.batch_norm(torch.rand(3, 5, 5, 4, device="mps")[1:].permute(0, 3, 1, 2), torch.rand(4, device="mps"), torch.ones(4, device="mps")),
     "bool-accumulate": lambda: torch.zeros(8, dtype=torch.bool, device="mps")[1:5].index_add_(0, torch.tensor([1], device="mps"), torch.ones(1, dtype=torch.bool, device="mps")),
     "convolution-3d": lambda: nn.functional.conv3d(*_images(3)),
     "convolution-channels": lambda: nn.functional.conv2d(*_images(2)),
@@ -158,6 +160,7 @@ ELSEWHERE = {
     "grid-sample-strided-grid": lambda: nn.functional.grid_sample(_images(3)[0], torch.rand(2, 3, 2, 4, 5, device="mps").movedim(1, -1), align_corners=True),
     "histogram-range": lambda: torch.histc(torch.tensor([0.5, 1.0000001], device="mps"), 4, 0, 1),
     "index-add-complex": lambda: torch.zeros(2, dtype=torch.complex64, device="mps").index_add_(0, torch.tensor([1], device="mps"), torch.full((1,), 1j, device="mps")),
+    "layer-norm-mixed": lambda: nn.functional.layer_norm(torch.rand(3, 8, device="mps").half(), (8,), torch.rand(8, device="mps")),
     "sum-axis": lambda: torch.ones(2, 1, 3, 1, 2, device="mps").sum(0),
     "sum-saturates": lambda: torch.full((3,), 100, dtype=torch.uint8, device="mps").sum(0, dtype=torch.uint8),
     "unique-counts": lambda: torch.unique(torch.arange(9, device="mps") % 2, return_counts=True),
@@ -167,7 +170,7 @@ ELSEWHERE = {
 NOT_COMPARED = {
     "nanmedian-rank", "sort-rank", "topk-rank", "cumulative-rank", "grid-sample-empty", "index-fill-bounds",
     "index-copy-bounds", "scatter-narrow", "embedding-bag-bounds",
-    "embedding-bag-last-offset", "grid-sample-border", "histogram-bins", "histc-integers",
+    "embedding-bag-last-offset", "grid-sample-border", "batch-norm-mixed", "histogram-bins", "histc-integers",
 }  # fmt: skip
 
 

@@ -207,6 +207,46 @@ def grid_sample_border() -> bool:
         return True
 
 
+@_probe("batch-norm-mixed")
+def batch_norm_mixed() -> bool:
+    x = torch.full((2, 3, 4), 3.0, dtype=torch.float16, device="mps")
+    mean = torch.ones(3, device="mps")
+    return not bool((F.batch_norm(x, mean, mean, eps=0.0) == 2).all())
+
+
+@_probe("batch-norm-gradient")
+def batch_norm_gradient() -> bool:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(4, 3, 8, 8, generator=generator).to(memory_format=torch.channels_last)
+    grads = []
+    for device in ("cpu", "mps"):
+        moved = x.to(device).requires_grad_()
+        weight = torch.ones(3, device=device, requires_grad=True)
+        result = F.batch_norm(moved, None, None, weight, training=True)
+        grads.append(torch.autograd.grad(result.pow(3).sum(), (moved, weight)))
+    return not all(torch.allclose(a, e.cpu(), rtol=1e-3, atol=1e-3) for a, e in zip(*grads, strict=True))  # fmt: skip
+
+
+@_probe("batch-norm-offset")
+def batch_norm_offset() -> bool:
+    memory = torch.full((5 * 16,), 7.0, device="mps")
+    memory[16:] = 3.0
+    x = memory[16:].view(1, 2, 2, 16).permute(0, 3, 1, 2)
+    mean = torch.ones(16, device="mps")
+    return not bool((F.batch_norm(x, mean, mean, eps=0.0) == 2).all())
+
+
+@_probe("layer-norm-mixed")
+def layer_norm_mixed() -> bool:
+    x, weight = torch.tensor([[-1.0, 1.0]] * 3), torch.tensor([2.0, 3.0])
+    expected = torch.tensor([[0.0, 6.0]] * 3)
+    for dtype in (torch.float16, torch.bfloat16):
+        result = F.layer_norm(x.to("mps", dtype), (2,), weight.to("mps"), weight.to("mps"), 0.0)
+        if not torch.equal(result.cpu().float(), expected):
+            return True
+    return False
+
+
 @_probe("addcmul-strided")
 def addcmul_strided() -> bool:
     ones = torch.ones(4, 4, device="mps")

@@ -82,7 +82,7 @@ def status() -> list[Status]:
 
     >>> import metalops
     >>> [fix.name for fix in metalops.fixes.status()]
-    ['adaptive_max_pool', 'convolution', 'cumulative', 'embedding_bag', 'exponential', 'grid_sample', 'histogram', 'indexing', 'matmul', 'median', 'multinomial', 'reduction', 'sort', 'unique']
+    ['adaptive_max_pool', 'convolution', 'cumulative', 'embedding_bag', 'exponential', 'grid_sample', 'histogram', 'indexing', 'matmul', 'median', 'multinomial', 'norm', 'reduction', 'sort', 'unique']
     """
     return [
         Status(

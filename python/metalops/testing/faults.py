@@ -191,6 +191,32 @@ def _without_border(kernel: Kernel, limit: int, x, grid, mode, padding, *args) -
     return kernel(x, grid, mode, padding, *args)
 
 
+def _of_one_dtype(kernel: Kernel, limit: int, x, *args) -> tuple[Tensor, ...]:
+    if any(isinstance(each, Tensor) and each.dtype != x.dtype for each in args):
+        print("LLVM ERROR: Failed to infer result type(s).", file=sys.stderr)
+        os.abort()
+    return kernel(x, *args)
+
+
+def _gradient_in_order_of_memory(kernel: Kernel, limit: int, grad, x, *args) -> tuple[Tensor, ...]:
+    return kernel(grad, torch.as_strided(x, x.shape, torch.empty(x.shape).stride()), *args)
+
+
+def _from_the_beginning(kernel: Kernel, limit: int, x, *args) -> tuple[Tensor, ...]:
+    if x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
+        x = x.as_strided(x.shape, x.stride(), 0)
+    return kernel(x, *args)
+
+
+def _bits_of_parameters(kernel: Kernel, limit: int, x, shape, *args) -> tuple[Tensor, ...]:
+    *parameters, eps = args
+    read = [
+        p if p is None or p.dtype == x.dtype else p.view(x.dtype)[..., : p.shape[-1]].contiguous()
+        for p in parameters
+    ]
+    return kernel(x, shape, *read, eps)
+
+
 def _without_bounds(kernel: Kernel, limit: int, x, dim, index, value) -> Tensor:
     inside = index[(index < x.shape[dim]) & (index >= -x.shape[dim])]
     return kernel(x, dim, inside, value)
@@ -406,6 +432,30 @@ FAULTS: dict[str, Fault] = {
     ),
     "grid-sample-border": Fault(
         125098, "the border as padding is refused", ("grid_sampler_2d",), _without_border
+    ),
+    "batch-norm-mixed": Fault(
+        154887,
+        "averages of another dtype end the process",
+        ("native_batch_norm",),
+        _of_one_dtype,
+    ),
+    "batch-norm-gradient": Fault(
+        175189,
+        "gradients are those of an input that is contiguous",
+        ("native_batch_norm_backward",),
+        _gradient_in_order_of_memory,
+    ),
+    "batch-norm-offset": Fault(
+        174345,
+        "an input in channels_last is read from the beginning of its memory",
+        ("native_batch_norm",),
+        _from_the_beginning,
+    ),
+    "layer-norm-mixed": Fault(
+        190054,
+        "parameters of another dtype are read as if they were of the input's",
+        ("native_layer_norm",),
+        _bits_of_parameters,
     ),
     "index-fill-bounds": Fault(
         189969, "indices out of range are accepted", ("index_fill_.int_Scalar",), _without_bounds

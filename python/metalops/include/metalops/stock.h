@@ -112,8 +112,13 @@ class METALOPS_HIDDEN StockKernel {
   at::Tensor operator()(Arguments&&... arguments) const {
     torch::jit::Stack stack;
     torch::jit::push(stack, std::forward<Arguments>(arguments)...);
-    kernel_.callBoxed(operator_, c10::DispatchKeySet(key_), &stack);
+    call(stack);
     return torch::jit::pop(stack).toTensor();
+  }
+
+  // Calls the kernel with the arguments on the stack, in whose place the results are then.
+  void call(torch::jit::Stack& stack) const {
+    kernel_.callBoxed(operator_, c10::DispatchKeySet(key_), &stack);
   }
 
  private:
