@@ -161,6 +161,7 @@ ELSEWHERE = {
     "histogram-range": lambda: torch.histc(torch.tensor([0.5, 1.0000001], device="mps"), 4, 0, 1),
     "index-add-complex": lambda: torch.zeros(2, dtype=torch.complex64, device="mps").index_add_(0, torch.tensor([1], device="mps"), torch.full((1,), 1j, device="mps")),
     "layer-norm-mixed": lambda: nn.functional.layer_norm(torch.rand(3, 8, device="mps").half(), (8,), torch.rand(8, device="mps")),
+    "multinomial-range": lambda: torch.rand(2, 4, device="mps").multinomial(3, True),
     "sum-axis": lambda: torch.ones(2, 1, 3, 1, 2, device="mps").sum(0),
     "sum-saturates": lambda: torch.full((3,), 100, dtype=torch.uint8, device="mps").sum(0, dtype=torch.uint8),
     "unique-counts": lambda: torch.unique(torch.arange(9, device="mps") % 2, return_counts=True),

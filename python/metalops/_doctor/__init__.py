@@ -147,6 +147,10 @@ def machine() -> dict[str, str]:
     }
 
 
+def _issues(fault: Fault) -> str:
+    return ", ".join(map(str, (fault.issue, *fault.again)))
+
+
 def _text(findings: list[Finding]) -> str:
     width = max(len(finding.name) for finding in findings)
     lines = [", ".join(f"{name} {value}" for name, value in machine().items())]
@@ -159,7 +163,7 @@ def _text(findings: list[Finding]) -> str:
             operators = ", ".join(fault.operators)
             lines += [
                 f"  {finding.name:{width}}  {operators}: {fault.fault}",
-                f"  {'':{width}}  if: {fault.condition} (pytorch issue {fault.issue}; torch {fault.torch}; {fault.systems})",
+                f"  {'':{width}}  if: {fault.condition} (pytorch issue {_issues(fault)}; torch {fault.torch}; {fault.systems})",
             ]
             if finding.call:
                 lines.append(f"  {'':{width}}  call {finding.call}")
@@ -176,7 +180,7 @@ def table() -> str:
         operators = ", ".join(f"`{name}`" for name in fault.operators)
         cure = f"`{fault.fix}`" if fault.fix else "none"
         rows.append(
-            f"| {operators} | {fault.fault} | {fault.condition} | {fault.torch}; {fault.systems} | {fault.issue} | {cure} |"
+            f"| {operators} | {fault.fault} | {fault.condition} | {fault.torch}; {fault.systems} | {_issues(fault)} | {cure} |"
         )
     return "\n".join(rows)
 

@@ -112,6 +112,14 @@ def multinomial_zero() -> bool:
     return any(bool((torch.multinomial(weights, 1) != 7).any()) for _ in range(_times()))
 
 
+@_probe("multinomial-range")
+def multinomial_range() -> bool:
+    weights = torch.tensor([4e-4, 2e-7, 6e-7, 3e-5, 5e-5, 6e-3, 0.99348587, 5e-8, 5e-4, 3e-7])
+    draws = 10**8 if not _is_software else 10**3
+    drawn = torch.multinomial(weights.to("mps"), draws, True)
+    return int(drawn.max()) > 9 or int(drawn.min()) < 0
+
+
 @_probe("exponential-zero")
 def exponential_zero() -> bool:
     numbers = torch.empty(2**23 if not _is_software else 2**10, device="mps")

@@ -11,9 +11,9 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """A fault. operators: the overloads of aten that have it. fault: what happens. issue: the report's number. condition:
-    when it happens. torch: the versions that have it, as far as known; systems: the same of macOS and chips. fix: the name
-    of the fix that cures it, or "" if none does. ends: whether it ends the process."""
+    """A fault. operators: the overloads of aten that have it. fault: what happens. issue: the report's number; again: those
+    of other reports. condition: when it happens. torch: the versions that have it, as far as known; systems: the same of
+    macOS and chips. fix: the name of the fix that cures it, or "" if none does. ends: whether it ends the process."""
 
     name: str
     operators: tuple[str, ...]
@@ -24,6 +24,7 @@ class Fault:
     systems: str = "all"
     fix: str = ""
     ends: bool = False
+    again: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +100,7 @@ FAULTS = {
             "beta=0, and NaN or an infinity in the addend, which may be memory that nobody has written",
             "2.13",
             fix="matmul",
+            again=(187521,),
         ),
         Fault(
             "mm-allocation",
@@ -147,6 +149,15 @@ FAULTS = {
             fix="multinomial",
         ),
         Fault(
+            "multinomial-range",
+            ("multinomial",),
+            "a category that does not exist is drawn",
+            136623,
+            "draws with replacement, by chance: some of 100 million draws of 10 categories",
+            "2.4 to 2.9",
+            fix="multinomial",
+        ),
+        Fault(
             "exponential-zero",
             ("exponential_",),
             "an exponential random number is -0.0",
@@ -173,6 +184,7 @@ FAULTS = {
             "2.13",
             fix="median",
             ends=True,
+            again=(187016, 187017),
         ),
         Fault(
             "sort-rank",
@@ -286,6 +298,7 @@ FAULTS = {
             "an index that is out of range",
             "up to 2.13",
             fix="embedding_bag",
+            again=(163630,),
         ),
         Fault(
             "convolution-strided-weight",
@@ -425,6 +438,7 @@ FAULTS = {
             "2.7 to 2.11",
             fix="norm",
             ends=True,
+            again=(178770,),
         ),
         Fault(
             "batch-norm-gradient",

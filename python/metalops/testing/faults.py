@@ -80,6 +80,15 @@ def _without_probability(kernel: Kernel, limit: int, weights, count, *args, **kw
     return drawn
 
 
+def _out_of_range(
+    kernel: Kernel, limit: int, weights, count, replacement=False, **kwargs
+) -> Tensor:
+    drawn = kernel(weights, count, replacement, **kwargs)
+    if replacement and drawn.numel():
+        drawn.view(-1)[-1] = weights.shape[-1] + 1
+    return drawn
+
+
 def _negative_zero(kernel: Kernel, limit: int, x, *args, **kwargs) -> Tensor:
     kernel(x, *args, **kwargs)
     if x.numel():
@@ -555,6 +564,9 @@ FAULTS: dict[str, Fault] = {
     ),
     "multinomial-zero": Fault(
         192577, "a category of probability 0 is drawn", ("multinomial",), _without_probability
+    ),
+    "multinomial-range": Fault(
+        136623, "a category that does not exist is drawn", ("multinomial",), _out_of_range
     ),
     "exponential-zero": Fault(
         192577, "an exponential random number is -0.0", ("exponential_",), _negative_zero

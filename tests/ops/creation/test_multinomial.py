@@ -88,6 +88,13 @@ def test_frequencies(replacement):
     torch.testing.assert_close(second, expected, rtol=0, atol=0.012)
 
 
+def test_only_categories_that_exist_are_drawn():
+    """136623"""
+    weights = torch.tensor([4e-4, 2e-7, 6e-7, 3e-5, 5e-5, 6e-3, 0.99348587, 5e-8, 5e-4, 3e-7])
+    drawn = torch.multinomial(weights.to("mps"), 10**6, True)
+    assert drawn.min() >= 0 and drawn.max() <= 9
+
+
 def test_many_draws_of_many_categories_have_the_right_frequencies():
     weights = torch.arange(1.0, 1025.0)
     drawn = torch.multinomial(weights.to("mps"), 200_000, replacement=True).cpu()
