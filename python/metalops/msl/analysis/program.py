@@ -3,6 +3,7 @@ function constants. A model over the syntax tree; nothing here knows how code is
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -450,15 +451,15 @@ class Program:
         """Returns true if a buffer has handles of textures or samplers as elements, or in structures."""
         if not self._names_handles:
             return False
-        seen: set[str] = {""}
+        seen: set[str] = set()
         waiting = [parameter.type]
         while waiting:
             text = waiting.pop()
             if _HANDLES.search(text):
                 return True
-            for scope in self.classes:
-                if scope.name not in seen and re.search(rf"\b{re.escape(scope.name)}\b", text):
-                    seen.add(scope.name)
+            for name in {*re.findall(r"\w+", text)} - seen:
+                seen.add(name)
+                for scope in self._classes_of_name.get(name, ()):
                     fields = scope.specifier.child_by_field_name("body").named_children
                     waiting += [
                         self.source.masked_text(type_)
@@ -467,6 +468,14 @@ class Program:
                         and (type_ := f.child_by_field_name("type"))
                     ]
         return False
+
+    @functools.cached_property
+    def _classes_of_name(self) -> dict[str, list[ClassScope]]:
+        """Returns the classes by name, specialisations by that of their template."""
+        found: dict[str, list[ClassScope]] = {}
+        for scope in self.classes:
+            found.setdefault(scope.name.split("<")[0].strip(), []).append(scope)
+        return found
 
     def _number_parameters(self, kernel: Kernel) -> None:
         """Gives parameters without an index the lowest free one, in order, as Metal does."""

@@ -6,6 +6,7 @@ of this kind have names of their own already (overloads.py); what is left is an 
 
 from __future__ import annotations
 
+import functools
 import re
 
 from ..analysis.program import (
@@ -100,7 +101,11 @@ class Keys:
         AddressSpaces(program, edits).run()
         for item in program.source.attribute_lists:
             edits.blank(item.start, item.end)
-        return cls(program.source, edits)
+        keys = cls(program.source, edits)
+        # Overloads are compared in pairs, and these edits are final: each function is read once.
+        for name in ("of_function", "parameters_of_function", "body_of_function"):
+            setattr(keys, name, functools.cache(getattr(keys, name)))
+        return keys
 
     def of_class(self, scope) -> str:
         template, renamed = self._template(scope.template_headers)

@@ -22,6 +22,7 @@ _TOKENS = re.compile(
     r"""(?P<directive>^[ \t]*\#[^\n]*)
       | (?P<string>"(?:\\.|[^"\\\n])*"|(?<![\w])'(?:\\.|[^'\\\n])*')
       | (?P<attributes>\[\[)
+      | (?P<restrict>(?<=&)\s*__restrict(?:__)?\b)
       | (?P<number>(?<![\w.])
           (?:0[xX][\da-fA-F.]+(?:[pP][+-]?\d+)?|\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)
           (?P<suffix>\w*))
@@ -177,7 +178,7 @@ class Source:
             start, end = match.span()
             scan = end
             kind = match.lastgroup if match.lastgroup != "suffix" else "number"
-            if kind == "directive":
+            if kind in ("directive", "restrict"):  # the grammar has no restricted references
                 blank(start, end)
             elif kind == "attributes":
                 end = _closing(text, start)
