@@ -110,3 +110,17 @@ def test_arguments_that_a_constant_switches_off_need_no_buffer(program):
         on.launch("k", *buffers, grid=2, engine=engine, threadgroup_bytes={0: 16})
         assert out.tolist() == [31, 42]
         assert last.item() == 5
+
+
+def test_indices_that_are_enumerators(program):
+    p = program("""
+        namespace options {
+        enum { first = 3, second };
+        constant int one [[function_constant(first)]];
+        }
+        constant int two [[function_constant(options::second + 1)]];
+        kernel void k(device int* o) { o[0] = options::one; o[1] = two; }
+    """)
+    out = torch.zeros(2, dtype=torch.int32)
+    p.specialise({3: struct.pack("i", 7), 5: struct.pack("i", 8)}).launch("k", out, grid=1)
+    assert out.tolist() == [7, 8]

@@ -9,7 +9,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..analysis.program import FunctionConstant, declarator_kinds, declared_identifier, last_name
+from ..analysis.program import (
+    FunctionConstant,
+    declarator_kinds,
+    declared_identifier,
+    integer_value,
+    last_name,
+)
 from ..source.parse import closing_bracket
 from . import names
 
@@ -63,7 +69,8 @@ class FunctionConstants:
         pieces = []
         for declarator in node.children_by_field_name("declarator"):
             name = self.source.node_text(declared_identifier(declarator))
-            self.program.function_constants.append(FunctionConstant(name, path, index))
+            own = index if integer_value(index) is not None else f"msl_index_of_{name}"
+            self.program.function_constants.append(FunctionConstant(name, path, own))
             self.dependent.add(node.start_byte)
             kind = self._type(node)
             if self.compiled_in:
@@ -76,6 +83,8 @@ class FunctionConstants:
                 pieces.append(
                     f"static {kind} {name}; static {names.ABI}::u8 msl_is_defined_{name};"
                 )
+                if own != index:  # an expression, which means something where it stands
+                    pieces.append(f"static constexpr int {own} = int({index});")
         self._replace(node, head, " ".join(pieces))
 
     def _derived_constants(self, node, path, head: int) -> None:

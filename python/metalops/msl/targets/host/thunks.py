@@ -573,7 +573,7 @@ class Thunks:
                 f"{loop}, {group}, {thread}}},"
             )
         constants = [
-            f'  {{"{c.name}", {c.index}, sizeof({_qualified(c.path, c.name)}), '
+            f'  {{"{c.name}", {_index_of(c)}, sizeof({_qualified(c.path, c.name)}), '
             f"(void*)&{_qualified(c.path, c.name)}, "
             f"&{_qualified(c.path, 'msl_is_defined_' + c.name)}}},"
             for c in self.program.function_constants
@@ -638,6 +638,11 @@ __attribute__((visibility("default"))) void metalops_bind(const ::msl::abi::Runt
 
 def _named(path: tuple[str, ...]) -> list[str]:
     return [p for p in path if p]
+
+
+def _index_of(constant: FunctionConstant) -> str:
+    is_number = integer_value(constant.index) is not None
+    return constant.index if is_number else _qualified(constant.path, constant.index)
 
 
 def _qualified(path: tuple[str, ...], name: str) -> str:
