@@ -98,3 +98,41 @@ def test_parameters_of_the_same_types_are_left():
     assert "template <class T, int N> int length(row<T, N> r) { return N; }" in emitted
     for line in ("kind_of<of_kind<K>>", "template <class I, I V> struct value_of<of_type<I, V>>"):
         assert line in emitted
+
+
+@pytest.mark.parametrize("name", COMPILERS)
+def test_specialisations_of_member_functions_in_their_class(program, monkeypatch, name):
+    """Also such as only calls tell, by template arguments."""
+    if not shutil.which(name):
+        pytest.skip(f"{name} is not installed")
+    monkeypatch.setenv("CXX", name)
+    p = program("""
+        struct box {
+          float v;
+          template <typename T> T get(const device float* p, int i) const;
+          template <> float get(const device float* p, int i) const { return p[i] + v; }
+          template <> float2 get<float2>(const device float* p, const int i) const { return float2(p[i], v); }
+          template <typename T> T twice(thread const T& x) { return x; }
+          template <> int twice(thread const int& x) { return 2 * x; }
+          template <> float twice(thread const float& x) { return 3 * x; }
+          template <class A, class B> A converted(B b) { return A(b); }
+          template <> float converted(int b) { return b + 100; }
+          template <typename T> static T only(T x) { return x; }
+          template <> int only(int x) { return x + 7; }
+        };
+        kernel void k(device float* o) {
+          box b{10};
+          int i = 3;
+          float x = 2;
+          half h = 1;
+          o[1] = b.get<float>(o, 0);
+          float2 f = b.get<float2>(o, 0);
+          o[2] = f.x + 2 * f.y;
+          o[3] = b.twice<int>(i) + 10 * b.twice(x) + 100 * b.twice(h);
+          o[4] = b.converted<float>(1) + 1000 * b.converted<int>(2);
+          o[5] = box::only(1) + 100 * box::only(1.0f);
+        }
+    """)
+    out = torch.tensor([5.0, 0, 0, 0, 0, 0])
+    p.launch("k", out, grid=1)
+    assert out.tolist() == [5, 15, 25, 166, 2101, 108]

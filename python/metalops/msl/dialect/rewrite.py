@@ -12,7 +12,6 @@ from ..analysis.program import (
     Program,
     ProgramError,
     declared_identifier,
-    name_of,
     parameter_ranges,
 )
 from .address_spaces import AddressSpaces
@@ -21,6 +20,7 @@ from .duplicates import remove_duplicates
 from .edits import Edits
 from .expressions import Expressions
 from .function_constants import Derived, FunctionConstants
+from .member_specialisations import member_specialisations
 
 _VECTOR_WIDTH = re.compile(r"\b(?:packed_)?vec\s*<[^<>]*,\s*([A-Za-z_]\w*)\s*>")
 
@@ -69,7 +69,7 @@ def rewrite(
     before_expressions(rewritten)
     Expressions(rewritten).run()
     FunctionConstants(rewritten, compiled_in).run()
-    _class_scope_specialisations(rewritten)
+    member_specialisations(rewritten)
     _enumerations(rewritten)
     _linkage(rewritten)
     _vector_widths(rewritten)
@@ -97,19 +97,6 @@ def _erase_attributes(rewritten: Rewritten) -> None:
         edits.blank(item.start, item.end)
     for match in re.finditer(r"(?m)^[ \t]*#[ \t]*pragma[^\n]*", source.text):
         edits.erase(*match.span())
-
-
-def _class_scope_specialisations(rewritten: Rewritten) -> None:
-    """Blanks `template <>` on a member function in its class, which g++ rejects: an overload takes its place."""
-    source = rewritten.program.source
-    for function in rewritten.program.functions:
-        if not function.in_class or not function.is_specialisation:
-            continue
-        if name_of(function.declarator).type in ("template_function", "template_method"):
-            continue
-        header = function.template_headers[-1]
-        start = source.masked.rfind("template", 0, header.start_byte)
-        rewritten.edits.blank(start, header.end_byte)
 
 
 def _linkage(rewritten: Rewritten) -> None:
