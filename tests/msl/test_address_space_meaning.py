@@ -524,3 +524,60 @@ def test_is_same_of_parameters_that_are_never_pointers_is_no_error():
         """
     )
     assert "is_same<P, Q>::value" in emitted
+
+
+DUALS = """
+template <typename T> struct range { T low, high; range() = default; range(T v) : low(v), high(v) {} range(T l, T h) : low(l), high(h) {} };
+template <typename T> struct dual { T v, d; dual() = default; explicit dual(const T v) : v(v), d(0) {} dual(const T v, const T d) : v(v), d(d) {} };
+struct light { packed_float3 at; union { float radius; uint bits; }; };
+template <typename T> range<T> operator*(const range<T> a, const T b) { return {a.low * b, a.high * b}; }
+template <typename T> range<T> operator+(const thread range<T>& a, const thread range<T>& b) { return {a.low + b.low, a.high + b.high}; }
+template <class T, class U> dual<T> operator*(const dual<T> a, U b) { return {a.v * b, a.d * b}; }
+template <class T> dual<T> operator*(const T a, const thread dual<T>& b) { return {a * b.v, a * b.d}; }
+template <class T, class U> dual<T> operator*(const thread dual<T>& a, const thread dual<U>& b) { return {a.v * b.v, a.v * b.d + a.d * b.v}; }
+template <class T> dual<T> operator+(const dual<T> a, const dual<T> b) { return {a.v + b.v, a.d + b.d}; }
+float square(const float x) { return x * x; }
+template <class T> dual<T> square(const thread dual<T>& __restrict x) { return x * x; }
+template <class T> T first(const T a, const T b) { return a * b; }
+"""
+
+
+def test_values_and_references_to_thread_memory_are_told_apart_by_their_class(program):
+    """As operators of dual numbers: no operand of the program lies elsewhere."""
+    out = torch.zeros(9)
+    program(f"""{DUALS}
+        kernel void k(device float* o, device light* lights, uint i [[thread_position_in_grid]]) {{
+          const device light* l = &lights[i];
+          dual<float> x(3.0f, 1.0f);
+          range<float> r(1.0f, 2.0f);
+          o[0] = (x * x * x).d;
+          o[1] = (l->radius * x).v + (x * l->radius).d;
+          o[2] = (r * l->radius + r).high;
+          o[3] = (float3(l->at) * l->radius).z;
+          o[4] = square(x).d + square(o[0]);
+          o[5] = square(l->radius);
+          o[6] = first(2.0f, l->radius) + first(x, x).v;
+        }}
+    """).launch("k", out, torch.tensor([1.0, 2, 3, 4]), grid=1)
+    assert out.tolist() == [27, 16, 10, 12, 735, 16, 17, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "o[0] = (d[0] * x).v;",
+        "o[0] = (x * *d).v;",
+        "int n = 0; o[0] = ((n ? d[0] : d[1]) * x).v;",
+        "o[0] = (d->times(2.0f) * x).v;",
+    ],
+)
+def test_operands_outside_of_thread_memory_are_errors(statement):
+    """An operator that takes them by value is meant, where C++ takes the reference."""
+    declarations = """
+    template <class T> struct dual { T v; const device dual& times(T n) const device { return *this; } };
+    template <class T, class U> dual<T> operator*(const dual<T> a, U b) { return {1}; }
+    template <class T, class U> dual<T> operator*(const thread dual<T>& a, const thread dual<U>& b) { return {2}; }
+    """
+    kernel = f"kernel void k(device float* o, device dual<float>* d) {{ dual<float> x{{1}}; {statement} }}"
+    with pytest.raises(SyntaxError, match=r"operator\* that differ by address space"):
+        msl.emit_source(f"{HEADER}{declarations}{kernel}")

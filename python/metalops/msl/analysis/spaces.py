@@ -210,6 +210,10 @@ class Spaces:
             fields = self.types.fields_of(scope)
             if name in fields:
                 found.add(fields[name])
+        if len(found) > 1 and all(t is not None and t.kind == "value" for t in found):
+            # Of specialisations: an object of some type, where its owner is.
+            spaces = {t.space for t in found}
+            return Type("value", spaces.pop(), None, "", True) if len(spaces) == 1 else None
         if found:
             return found.pop() if len(found) == 1 else None
         for scope in self.types.classes.get(owner, ()) if depth < 8 else ():

@@ -12,7 +12,7 @@ import re
 from typing import NamedTuple
 
 from ..source.parse import Source
-from .program import Function, Program, parameter_ranges
+from .program import Function, Program, parameter_ranges, template_parameters
 
 _CLASSES = ("struct_specifier", "class_specifier", "union_specifier")
 DATA_SPACES = ("device", "constant", "threadgroup", "thread")
@@ -136,6 +136,15 @@ class Types:
         """Returns true if some template has a type parameter of that name."""
         return name in self._parameters
 
+    def type_parameters(self, function: Function) -> set[str]:
+        """Returns the names of a function template's type parameters."""
+        return {
+            self._text(parameter.identifier)
+            for header in function.template_headers
+            for parameter in template_parameters(header)
+            if parameter.is_type and parameter.identifier is not None
+        }
+
     # ---- from syntax to types --------------------------------------------------------------------
 
     def described(self, node) -> Declared:
@@ -257,18 +266,23 @@ class Types:
 
     def _read_fields(self, scope) -> dict[str, Type | None]:
         fields: dict[str, Type | None] = {}
-        body = scope.specifier.child_by_field_name("body")
-        for node in body.named_children:
-            if node.type != "field_declaration":
-                continue
-            start = self.source.previous_code(node.start_byte) + 1
-            for declarator in node.children_by_field_name("declarator"):
-                identifier = _identifier(declarator)
-                if identifier is not None:
-                    declared = self.declared(
-                        start, node.child_by_field_name("type"), declarator, node.end_byte
-                    )
-                    fields[self._text(identifier)] = declared.type
+        waiting = [scope.specifier.child_by_field_name("body")]
+        while waiting:
+            for node in waiting.pop().named_children:
+                if node.type != "field_declaration":
+                    continue
+                type_node = node.child_by_field_name("type")
+                declarators = node.children_by_field_name("declarator")
+                if not declarators and type_node.type in _CLASSES:
+                    if type_node.child_by_field_name("name") is None:  # `union { ... };`
+                        waiting.append(type_node.child_by_field_name("body"))
+                    continue
+                start = self.source.previous_code(node.start_byte) + 1
+                for declarator in declarators:
+                    identifier = _identifier(declarator)
+                    if identifier is not None:
+                        declared = self.declared(start, type_node, declarator, node.end_byte)
+                        fields[self._text(identifier)] = declared.type
         return fields
 
     def parameters(self, function) -> list[tuple[object, int, Declared]]:

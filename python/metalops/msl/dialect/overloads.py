@@ -38,6 +38,7 @@ from ..analysis.spaces import (
 from ..analysis.types import DATA_SPACES, Type
 from .duplicates import Keys, scope_of
 from .insertion import Insertion
+from .operands import Operands
 
 _OF_NO_NAME = re.compile(r"operator\W|operator$|operator |~")
 _VECTOR = re.compile(
@@ -108,6 +109,7 @@ class Overloads:
         self._entries: dict[Function, tuple] = {}
         self._suffixes: dict[Function, str] = {}
         self._classes: dict[Function, tuple | None] = {}
+        self._of_objects: dict[str, set[str]] = {}  # by name
         # By name, then by scope and address spaces: what explicit specialisations are once these are erased.
         self._specialisations: dict[str, dict[tuple, set[tuple]]] = {}
         self._in_every_space: dict[str, dict[tuple, bool]] = {}
@@ -154,7 +156,7 @@ class Overloads:
                     body = self._common_body(one, other)
                     if body is not None and self._are_specialised_alike(one, other):
                         merged.setdefault(name, []).append(one)
-                    elif self._is_left(one, other):
+                    elif self._is_left(one, other) or self._differ_for_no_argument(one, other):
                         continue
                     else:
                         self._check_names(one, other)
@@ -253,6 +255,30 @@ class Overloads:
         return _has_no_name(one, self.lookup) and (
             self.keys.of_function(one) == self.keys.of_function(other)
         )
+
+    @functools.cached_property
+    def _operands(self) -> Operands:
+        return Operands(self.spaces, self.lookup, self.program.functions)
+
+    def _differ_for_no_argument(self, one: Function, other: Function) -> bool:
+        """Returns true for functions of which one takes a reference to thread memory where the other takes a value, if the
+        arguments of the program are values or in thread memory there: C++ tells them apart as Metal does."""
+        if self._object(one) != self._object(other):
+            return False
+        for index, pair in enumerate(zip(self._types(one), self._types(other), strict=False)):
+            if not _conflict(*pair):
+                if self._may_conflict(*pair):
+                    return False
+                continue
+            references = [t for t in pair if t.kind == "reference"]
+            if len(references) != 1 or {t.kind for t in pair} != {"reference", "value"}:
+                return False
+            target = references[0].target
+            if _spaces(references[0]) != ("thread",) or any(map(nested, pair)):
+                return False
+            if self._operands.may_be_elsewhere(one, other, index, target):
+                return False
+        return True
 
     def _check_names(self, one: Function, other: Function) -> None:
         """Raises an error for two functions that cannot get different names."""
@@ -401,18 +427,9 @@ class Overloads:
             and not reference.is_const
             and not reference.target.is_const
             and reference.target.is_open
-            and reference.target.name in self._type_parameters(other)
+            and reference.target.name in self.spaces.types.type_parameters(other)
             and self._is_class_template(value)
         )
-
-    def _type_parameters(self, function: Function) -> set[str]:
-        """Returns the names of a function template's type parameters."""
-        return {
-            self.source.masked_text(parameter.identifier)
-            for header in function.template_headers
-            for parameter in template_parameters(header)
-            if parameter.is_type and parameter.identifier is not None
-        }
 
     def _is_class_template(self, value: Type) -> bool:
         """Returns true for a class template of arguments, of which no class is derived."""
@@ -458,12 +475,17 @@ class Overloads:
             spaces = ["_".join(_spaces(t)) or "0" for t in self._types(function)]
             while spaces and spaces[-1] == "0":
                 spaces.pop()
-            of_class = self.families[function.name]
-            objects = {self._object(f) for f in of_class} - {None}
-            if len(objects) > 1 and self._object(function) is not None:
-                spaces.insert(0, self._object(function))
+            object_ = self._object(function)
+            if object_ is not None and len(self._objects_of(function.name)) > 1:
+                spaces.insert(0, object_)
             self._entries[function] = tuple(spaces)
         return self._entries[function]
+
+    def _objects_of(self, name: str) -> set[str]:
+        """Returns the address spaces of the objects of the member functions of a name."""
+        if name not in self._of_objects:
+            self._of_objects[name] = {self._object(f) for f in self.families[name]} - {None}
+        return self._of_objects[name]
 
     def _suffix(self, function: Function) -> str:
         if function not in self._suffixes:
