@@ -107,6 +107,7 @@ def program_of(seed):
     random_ = random.Random(seed)
     sizes = itertools.count(1)
     functions, calls = [], []
+    general = {}  # functions that hand any arguments on, by name
     for family in range(3):
         name = f"f{family}"
         overloads = _family(random_, name, sizes)
@@ -124,9 +125,12 @@ def program_of(seed):
             before += statement
             written.append(expression)
         result = f"sized<{found.size}> r{number}"
-        if random_.random() < 0.3 and all(isinstance(a, Pointer) for a in arguments):
+        form = random_.random()
+        if form < 0.2 and all(isinstance(a, Pointer) for a in arguments):
             functions.append(_wrapper(number, name, found, arguments))
             name = f"w{number}"
+        elif form < 0.8:
+            name = _general(random_, general, name, arguments)
         lines += [
             *before,
             f"{result} = {name}({', '.join(written)}); out[0] += r{number}.bytes[0];",
@@ -136,7 +140,7 @@ def program_of(seed):
     body = "\n  ".join([*memory, *lines])
     return (
         HEAD
-        + "\n".join(functions)
+        + "\n".join([*functions, *general.values()])
         + f"\nkernel void k(device uchar* out, {types}) {{\n  {body}\n}}\n"
     ), len(calls)
 
@@ -194,6 +198,53 @@ def _written(random_, argument, variable):
     if form == 5:
         return [f"{type_} {variable}[2] = {{{base}, {base}}};"], f"{variable}[1]"
     return [], f"({type_}){base}"
+
+
+def _general(random_, general, name, arguments):
+    """The name of a template that hands on whatever it is given; several calls share it."""
+    count, spaces = len(arguments), {getattr(a, "space", None) for a in arguments}
+    numbers = range(count)
+    types = ", ".join(f"typename P{n}" for n in numbers)
+    given = ", ".join(f"p{n}" for n in numbers)
+    forms = [
+        (
+            f"of_{count}_{name}",
+            f"template <{types}> auto {{}}({', '.join(f'P{n} p{n}' for n in numbers)}) "
+            f"{{{{ return {name}({given}); }}}}",
+        ),
+        (
+            f"by_alias_{count}_{name}",
+            f"template <{types}> auto {{}}({', '.join(f'const P{n} p{n}' for n in numbers)}) "
+            f"{{{{ P0 q = p0; return {name}({given.replace('p0', 'q', 1)}); }}}}",
+        ),
+        (
+            f"of_all_{name}",
+            f"template <typename... P> auto {{}}(P... p) {{{{ return {name}(p...); }}}}",
+        ),
+        (
+            f"of_rest_{name}",
+            f"template <typename P, typename... R> auto {{}}(P p, R... rest) "
+            f"{{{{ return {name}(p, rest...); }}}}",
+        ),
+    ]
+    if len(spaces) == 1 and None not in spaces:
+        space = spaces.pop()
+        forms.append(
+            (
+                f"in_{space}_{name}",
+                f"template <typename... P> auto {{}}(const {space} P*... p) "
+                f"{{{{ return {name}(p...); }}}}",
+            )
+        )
+    name, definition = random_.choice(forms)
+    general.setdefault(name, definition.format(name))
+    if random_.random() < 0.3:
+        general.setdefault(
+            f"through_{name}",
+            f"template <typename... P> auto through_{name}(P... p) {{ return {name}(p...); }}",
+        )
+        return f"through_{name}"
+    return name
 
 
 def _wrapper(number, name, found, arguments):

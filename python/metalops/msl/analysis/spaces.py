@@ -12,7 +12,7 @@ from ..source.tree import NESTED, inner_first, may_be_deep
 from .calls import CallGraph
 from .program import Function, Program, declared_identifier, last_name, name_node
 from .scopes import Declaration
-from .types import Type, types_of
+from .types import NO_POINTER, Type, types_of
 
 CASTS = {"static_cast", "reinterpret_cast", "const_cast", "as_type"}
 NUMBER = Type("value", None, None, "number", False)
@@ -137,8 +137,9 @@ class Spaces:
             end = declaration.declarator.start_byte
         type_ = self.types.declared(start, type_node, declarator, end).type
         if "..." in self.source.masked[first.start_byte : declaration.identifier.end_byte]:
-            # A pack, whose elements are of one space if they are references.
-            return type_ if type_.kind == "reference" else None
+            # A pack, whose elements are of one space if they are references or pointers.
+            is_known = type_.kind in ("reference", "pointer") or type_.name.startswith(NO_POINTER)
+            return type_ if is_known else None
         if not _is_auto(type_) or declaration.kind != "variable":
             return None if _is_auto(type_) else type_
         if node.type == "for_range_loop":

@@ -15,6 +15,8 @@ from ..source.parse import Source
 from .program import Function, Program, parameter_ranges, template_parameters
 
 _CLASSES = ("struct_specifier", "class_specifier", "union_specifier")
+# Begins the names of type parameters that stand for no pointers (dialect/space_copies.py).
+NO_POINTER = "msl_no_pointer_"
 DATA_SPACES = ("device", "constant", "threadgroup", "thread")
 
 _BUILTIN = re.compile(
@@ -176,6 +178,8 @@ class Types:
         while node is not None:
             kind = node.type.removeprefix("abstract_").removesuffix("_declarator")
             following = _inner(node)
+            if kind == "reference" and self.source.masked[node.start_byte] == "*":
+                kind = "pointer"  # a pack, see Source
             if kind in ("pointer", "reference"):
                 behind = following.start_byte if following is not None else max(end, node.end_byte)
                 space, is_const = self._qualifiers(node.start_byte, behind)
@@ -240,6 +244,8 @@ class Types:
             return True
         bare = name.split("<")[0].strip().removeprefix("metal::").removeprefix("::")
         if node.type in ("primitive_type", "sized_type_specifier") or _BUILTIN.match(bare):
+            return False
+        if bare.startswith(NO_POINTER):
             return False
         if node.type == "template_type" or "<" in name:
             return bare not in _BUILTIN_TEMPLATES and (

@@ -16,11 +16,11 @@ from ..analysis.program import Program, ProgramError, parameter_ranges
 from ..analysis.reserved import erased_names, names_of_types, reserved_name
 from ..source.errors import Diagnostic, syntax_error
 from ..source.locations import LineMap
-from ..source.parse import Source, unbalanced_bracket
+from ..source.parse import unbalanced_bracket
 from ..source.preprocess import Preprocessed
 from .async_copies import with_copies
 from .rewrite import Rewritten
-from .separated import insertions
+from .space_copies import separated
 from .thread_values import with_parameters
 
 _LINE_DIRECTIVE = re.compile(r"(?m)^#.*$")
@@ -96,9 +96,7 @@ def read_program(
     program = with_parameters(program, lines)
     program = with_copies(program, lines)
     left_out = program.left_out
-    longer = [(i.offset, i.text) for i in insertions(program)]
-    if longer:
-        program = Program(Source(lines.insert(longer, program.source.text)))
+    program = separated(program, lines)
     program.left_out = left_out
     if is_for_gpus:
         for kernel in program.kernels:

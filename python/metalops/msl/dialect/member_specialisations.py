@@ -44,7 +44,9 @@ def member_specialisations(rewritten) -> None:
         else:
             if not _has_arguments(function):
                 of_key = templates.get((scope_of(program, function), function.name), ())
-                _blank_header(rewritten, function, any(is_static(program.source, t) for t in of_key))
+                _blank_header(
+                    rewritten, function, any(is_static(program.source, t) for t in of_key)
+                )
     for template, specialised in of_templates.items():
         _call_specialisations(rewritten, template, specialised)
 
@@ -171,5 +173,7 @@ def _call_specialisations(rewritten, template: Function, specialised: list) -> N
     else:
         first = next(iter(specialised[0][1]))
         end = template.node.end_byte
-        missing = f"static_assert(sizeof({first}) == 0, \"the template has no definition for this type\");"
+        missing = (
+            f'static_assert(sizeof({first}) == 0, "the template has no definition for this type");'
+        )
         edits.replace(end - 1, end, f" {{ {chain}{missing} }}")

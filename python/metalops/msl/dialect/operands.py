@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from ..analysis.lookup import Lookup
 from ..analysis.program import Function, declared_identifier, name_node
-from ..analysis.spaces import Spaces, arguments_of, plain_name
+from ..analysis.spaces import Spaces, arguments_of, decayed, plain_name
 from ..analysis.types import Type
 
 # By the type of node: the fields of its operands.
@@ -58,12 +58,6 @@ class Operands:
     def may_be_elsewhere(self, one: Function, other: Function, index: int, target: Type) -> bool:
         """Returns true if two functions may both take the arguments of some call, or operation, of which that for a
         parameter could be an object outside of thread memory. target: what the parameter of one of them refers to."""
-        if _SYMBOL.match(one.name):
-            uses = self._operations(one)
-        elif re.fullmatch(r"\w+", one.name) and one.name != self.lookup.owner(one):
-            uses = self._calls(one, other)
-        else:
-            return True
         return any(
             arguments is None
             or (
@@ -71,8 +65,40 @@ class Operands:
                 and self._may_bind(arguments[index], target)
                 and not any(self._takes_no_numbers(f, arguments) for f in (one, other))
             )
-            for arguments in uses
+            for arguments in self._arguments(one, other)
         )
+
+    def may_be_const(self, one: Function, other: Function, index: int) -> bool:
+        """Returns true if some call that may mean one of two functions could give a parameter what is const outside of
+        constant memory, or points to it."""
+        for arguments in self._arguments(one, other):
+            if arguments is None:
+                return True
+            argument = arguments[index] if index < len(arguments) else None
+            type_ = self.spaces.type_of(argument)
+            if type_ is not None and type_.kind in ("pointer", "array"):
+                type_ = decayed(type_).target
+            if type_ is None:
+                return True
+            if type_.space == "constant":
+                continue
+            if type_.is_const or (type_.is_open and not self._is_of_kernel(argument)):
+                return True
+        return False
+
+    def _is_of_kernel(self, node) -> bool:
+        """Returns true if a node is in a kernel, whose parameters of templates are no const types."""
+        function = self.spaces.calls.function_around(node)
+        return function is not None and function.stage == "kernel"
+
+    def _arguments(self, one: Function, other: Function) -> Iterator[list | None]:
+        """Yields the arguments of each use that may mean one of two functions; None for one that is not known."""
+        if _SYMBOL.match(one.name):
+            yield from self._operations(one)
+        elif re.fullmatch(r"\w+", one.name) and one.name != self.lookup.owner(one):
+            yield from self._calls(one, other)
+        else:
+            yield None
 
     def _operations(self, function: Function) -> Iterator[list | None]:
         """Yields the operands that an operator's parameters stand for; None for others than those of an operation."""
@@ -106,7 +132,9 @@ class Operands:
             if called and not (one in called and other in called):
                 continue
             arguments = arguments_of(call)
-            if arguments is None or self.lookup.taking([one, other], self.lookup.arguments(call.child_by_field_name("arguments"))):
+            if arguments is None or self.lookup.taking(
+                [one, other], self.lookup.arguments(call.child_by_field_name("arguments"))
+            ):
                 yield arguments
 
     @functools.cached_property

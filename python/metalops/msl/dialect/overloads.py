@@ -335,7 +335,7 @@ class Overloads:
         low, high = self.lookup.count(one)
         if not self.lookup.taking([other], (low, high)):
             return False
-        if _told_by_const(self._types(one), self._types(other)):
+        if self._are_told_by_const(one, other):
             return False
         pairs = list(zip(self._types(one), self._types(other), strict=False))
         objects = self._object(one), self._object(other)
@@ -351,6 +351,37 @@ class Overloads:
         if self._is_more_special(one, other) or self._is_more_special(other, one):
             return False
         return conflict or any(_conflict(*p) or self._may_conflict(*p) for p in pairs)
+
+    def _are_told_by_const(self, one: Function, other: Function) -> bool:
+        """Returns true if two functions take the same types, but one takes what is constant, and so const once it is erased,
+        where the other takes what is not const."""
+        types = self._types(one), self._types(other)
+        if len(types[0]) != len(types[1]):
+            return False
+        directions = set()
+        for index, (a, b) in enumerate(zip(*types, strict=True)):
+            if not _conflict(a, b):
+                if (a.kind, _end(a).name) != (b.kind, _end(b).name):
+                    return False
+                continue
+            if a.kind != b.kind or a.kind not in ("pointer", "reference"):
+                return False
+            targets = a.target, b.target
+            if targets[0].target is not None or targets[1].target is not None:
+                return False
+            constant = [t.space == "constant" for t in targets]
+            if constant[0] == constant[1] or targets[constant[0]].is_const:
+                return False
+            if any(t.is_open for t in targets):
+                # A parameter of a template may stand for what is const, in any space.
+                if not all(t.is_open for t in targets):
+                    return False
+                if self._operands.may_be_const(one, other, index):
+                    return False
+            elif targets[0].name != targets[1].name:
+                return False
+            directions.add(constant[0])
+        return len(directions) == 1
 
     def _class(self, function: Function) -> tuple | None:
         """Returns the class body that a member function stands in: specialisations of a template are different classes.
@@ -880,31 +911,6 @@ def _conflict(one: Type, other: Type) -> bool:
         return False
     plain = other if spaces[0] else one
     return plain.is_open or (one if spaces[0] else other).kind == "reference"
-
-
-def _told_by_const(one: list[Type], other: list[Type]) -> bool:
-    """Returns true if two functions take the same types, but one takes what is constant, and so const once it is erased,
-    where the other takes what is not const."""
-    if len(one) != len(other):
-        return False
-    directions = set()
-    for a, b in zip(one, other, strict=True):
-        if not _conflict(a, b):
-            if (a.kind, _end(a).name) != (b.kind, _end(b).name):
-                return False
-            continue
-        if a.kind != b.kind or a.kind not in ("pointer", "reference"):
-            return False
-        targets = a.target, b.target
-        if targets[0].target is not None or targets[1].target is not None:
-            return False
-        constant = [t.space == "constant" for t in targets]
-        if constant[0] == constant[1] or targets[constant[0]].is_const:
-            return False
-        if not (targets[0].name == targets[1].name or all(t.is_open for t in targets)):
-            return False
-        directions.add(constant[0])
-    return len(directions) == 1
 
 
 def _are_apart(one: Type, other: Type) -> bool:

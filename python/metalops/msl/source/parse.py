@@ -34,6 +34,7 @@ _TOKENS = re.compile(
 _CONVERSION = re.compile(
     r"(?<![\w:])(?<!unsigned )(?<!signed )(?<!long )(?:long|short|unsigned|signed)(?=\((?![*&]))"
 )
+_POINTERS = re.compile(r"\*(?=\s*\.\.\.\s*\w)")
 _WORD = re.compile(r"\w+")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _FLOATING = re.compile(r"(?![0][xX])[\d.]*(?:\.|[eE])|0[xX].*[pP.]")
@@ -91,6 +92,8 @@ class Source:
 
         # The grammar parses `long(x)` as a declaration; under a name of the same length it is a call.
         parsed = _CONVERSION.sub(lambda match: "_" * len(match.group()), self.masked)
+        # It has packs of references, and none of pointers: such a node's text tells what it is.
+        parsed = _POINTERS.sub("&", parsed)
         self.tree = tree_sitter.Parser(_language()).parse(parsed.encode("latin-1"))
         self.root = self.tree.root_node
         self._queries = Queries(_language(), self.root)

@@ -12,7 +12,14 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from ...analysis.program import Function, Instance, Kernel, Parameter, integer_value
+from ...analysis.program import (
+    Function,
+    FunctionConstant,
+    Instance,
+    Kernel,
+    Parameter,
+    integer_value,
+)
 from ...dialect import names
 from ...dialect.assembly import Piece, in_namespaces, parameter_types
 from ...dialect.rewrite import Rewritten

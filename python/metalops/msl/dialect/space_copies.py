@@ -1,0 +1,481 @@
+"""Copies of function templates that are given pointers to several address spaces, and whose meaning depends on them.
+
+`template <typename P> int g(P p)` becomes an overload for each combination of spaces that calls give, such as
+`template <typename P> int g(device P* p)`, and one for what is no pointer; overloads by address space are then told apart
+as those that the program has itself (overloads.py). A pack becomes the parameters that a call gives it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ..analysis.program import (
+    Function,
+    Program,
+    ProgramError,
+    declared_identifier,
+    name_node,
+    parameter_ranges,
+    template_parameters,
+)
+from ..analysis.spaces import Spaces, arguments_of, chain, decayed, spaces_of
+from ..analysis.types import NO_POINTER
+from ..source.locations import LineMap
+from ..source.parse import Source
+from .insertion import Insertion
+from .separated import insertions
+
+_LIMIT = 64  # templates of a program
+_IDENTIFIERS = "[(identifier) (type_identifier)] @n"
+# What an argument is: its address space, or None if it is no pointer. A tuple of these for a pack.
+Kind = str | None | tuple
+
+
+def separated(program: Program, lines: LineMap) -> Program:
+    """Returns the program in which what address spaces tell apart has names of its own: the program itself, if its meaning
+    does not depend on them. lines: the map of its text, which becomes that of the longer text.
+
+    Raises ProgramError where the meaning depends on an address space that is not known.
+    """
+    first, left_out = None, program.left_out
+    for number in range(_LIMIT):
+        try:
+            longer = insertions(program)
+        except ProgramError as error:
+            first = first or error
+            longer = _Copies(program, number).of(error)
+            if not longer:
+                raise first from None
+        else:
+            first = None
+        if not longer:
+            return program
+        text = lines.insert([(i.offset, i.text) for i in longer], program.source.text)
+        if first is not None:
+            first.offset += sum(len(i.text) for i in longer if i.offset <= first.offset)
+        program = Program(Source(text))
+        program.left_out = left_out
+        if first is None:
+            return program
+    raise first
+
+
+class _Copies:
+    """number: which makes names unique, of the copies of one template."""
+
+    def __init__(self, program: Program, number: int):
+        self.program = program
+        self.source = program.source
+        self.number = number
+        self.spaces: Spaces = program.kept(spaces_of)
+        self.calls = self.spaces.calls
+
+    def of(self, error: ProgramError) -> list[Insertion]:
+        """Returns the insertions that resolve an error about an address space in a template: the copies of that, or first
+        of one that calls it. Empty if there is nothing to copy."""
+        if "address space" not in error.message:
+            return []
+        node = self.source.leaf_at(error.offset)
+        function = self.calls.function_around(node)
+        return [] if function is None else self._copies_for(function, set())
+
+    # ---- which template --------------------------------------------------------------------------
+
+    def _copies_for(self, function: Function, visited: set[Function]) -> list[Insertion]:
+        parameters = self._open_parameters(function)
+        if not parameters or function in visited or not self._can_be_copied(function):
+            return []
+        visited.add(function)
+        combinations: dict[tuple, None] = {}
+        for call in self._calls_of(function):
+            around = self.calls.function_around(call)
+            if around is function or self._gives_no_pointers(call):
+                continue
+            kinds = self._kinds(call, function, parameters)
+            if kinds is None:
+                if around is None:
+                    return []
+                return self._copies_for(around, visited)
+            combinations.setdefault(kinds)
+        self._add_recursive(function, parameters, combinations)
+        given = [c for c in combinations if any(kind not in (None, ()) for kind in c)]
+        return sorted(
+            [
+                *self._as_no_pointers(function, parameters),
+                *(
+                    Insertion(
+                        function.node.end_byte, " " + self._copy(function, parameters, c, index)
+                    )
+                    for index, c in enumerate(given)
+                ),
+            ],
+            key=lambda i: i.offset,
+        )
+
+    def _add_recursive(self, function: Function, parameters: dict[str, bool], found: dict) -> None:
+        """Adds what a template gives itself where it has what is found, such as the rest of a pack."""
+        calls = [c for c in self._calls_of(function) if self.calls.function_around(c) is function]
+        waiting = [*found] if calls else []
+        while waiting and len(found) < _LIMIT:
+            kinds = dict(zip(parameters, waiting.pop(), strict=True))
+            own: dict[str, Kind] = {}
+            for node, name, _ in self._bare(function):
+                identifier = declared_identifier(node.child_by_field_name("declarator"))
+                if name in kinds and identifier is not None:
+                    own[self.source.masked_text(identifier)] = kinds[name]
+            for call in calls:
+                given: list[Kind] = []
+                for argument in call.child_by_field_name("arguments").named_children:
+                    given += self._kinds_inside(argument, own)
+                if self._is_of_another(len(given), function):
+                    continue
+                combination = self._combination(function, parameters, given)
+                if combination is not None and combination not in found:
+                    found[combination] = None
+                    waiting.append(combination)
+
+    def _kinds_inside(self, argument, own: dict[str, Kind]) -> list[Kind]:
+        """Returns what an argument in a template is, or those of the expansion of a pack. own: what its parameters are."""
+        text = self.source.masked_text(argument)
+        if argument.type == "comment":
+            return []
+        if argument.type == "parameter_pack_expansion":
+            pattern = argument.child_by_field_name("pattern")
+            kinds = own.get(self.source.masked_text(pattern), ("unknown",))
+            return [*kinds] if isinstance(kinds, tuple) else ["unknown"]
+        if text in own and not isinstance(own[text], tuple):
+            return [own[text]]
+        if argument.type == "binary_expression":
+            sides = [argument.child_by_field_name(f) for f in ("left", "right")]
+            kinds = [k for side in sides for k in self._kinds_inside(side, own)]
+            return [next((k for k in kinds if k is not None), None)]
+        return [self._kind(argument)]
+
+    def _open_parameters(self, function: Function) -> dict[str, bool]:
+        """Returns the type parameters of a template that a parameter may make a pointer: true for packs."""
+        if len(function.template_headers) != 1:
+            return {}
+        names = {}
+        for parameter in template_parameters(function.template_headers[0]):
+            if parameter.is_type and parameter.identifier is not None:
+                name = self.source.masked_text(parameter.identifier)
+                names[name] = parameter.node.type.startswith("variadic")
+        found = {name for _, name, _ in self._bare(function) if name in names}
+        return {
+            n: is_pack
+            for n, is_pack in names.items()
+            if n in found and not n.startswith(NO_POINTER)
+        }
+
+    def _bare(self, function: Function) -> Iterator[tuple[object, str | None, int]]:
+        """Yields (node, the name of its type, start) of each parameter; None for one that is not of a parameter's type
+        or a reference to thread memory of it."""
+        for node, start, declared in self.spaces.types.parameters(function.declarator):
+            type_ = declared.type
+            if type_.kind == "reference" and type_.target.space in (None, "thread"):
+                type_ = type_.target
+            is_bare = type_.kind == "value" and type_.is_open
+            yield node, type_.name if is_bare else None, start
+
+    def _can_be_copied(self, function: Function) -> bool:
+        if function.body is None or function.is_specialisation or function.stage is not None:
+            return False
+        if function.is_conversion or not re.fullmatch(r"\w+", function.name):
+            return False
+        return not any(
+            other is not function
+            and other.name == function.name
+            and (other.is_specialisation or (other.body is None and bool(other.template_headers)))
+            for other in self.program.functions
+        )
+
+    def _calls_of(self, function: Function) -> Iterator:
+        for call in self.source.find("(call_expression) @c"):
+            name = name_node(call.child_by_field_name("function"))
+            if self.source.masked_text(name) != function.name:
+                continue
+            called = self.calls.functions_called(call)
+            if called and function not in called:
+                continue
+            arguments = arguments_of(call)
+            if arguments is None or not self._is_of_another(len(arguments), function):
+                yield call
+
+    def _is_of_another(self, arguments: int, function: Function) -> bool:
+        """Returns true if a call with some number of arguments means a function of as many parameters, and not a template
+        with a pack."""
+        return any(self._open_parameters(function).values()) and any(
+            f.name == function.name
+            and f is not function
+            and len(self.spaces.types.parameters(f.declarator)) == arguments
+            and "..." not in self.source.masked_text(f.declarator)
+            for f in self.program.functions
+        )
+
+    def _gives_no_pointers(self, call) -> bool:
+        """Returns true for the expansion of a pack of what is left for no pointers."""
+        return any(
+            (type_ := self.spaces.type_of(argument.child_by_field_name("pattern"))) is not None
+            and type_.name.startswith(NO_POINTER)
+            for argument in call.child_by_field_name("arguments").named_children
+            if argument.type == "parameter_pack_expansion"
+        )
+
+    def _kinds(self, call, function: Function, parameters: dict[str, bool]) -> tuple | None:
+        """Returns what a call gives the open parameters, in their order; None if that is not known."""
+        arguments = arguments_of(call)
+        if arguments is None or call.child_by_field_name("function").type == "template_function":
+            return None
+        return self._combination(function, parameters, [*map(self._kind, arguments)])
+
+    def _combination(
+        self, function: Function, parameters: dict[str, bool], given: list
+    ) -> tuple | None:
+        """Returns what the open parameters are if a template is given arguments of these kinds; None if it is not known."""
+        found: dict[str, Kind] = {}
+        for _, name, _ in self._bare(function):
+            if parameters.get(name):
+                if "unknown" in given:
+                    return None
+                found[name] = tuple(given)
+                break
+            if not given:
+                break  # a default
+            kind = given.pop(0)
+            if name not in parameters:
+                continue
+            if kind == "unknown":
+                return None
+            if found.setdefault(name, kind) != kind:
+                return (None,) * len(parameters)  # no call of this template
+        return tuple(
+            found.get(name, () if is_pack else None) for name, is_pack in parameters.items()
+        )
+
+    def _kind(self, argument) -> Kind:
+        """Returns the address space that an argument points to, None if it is no pointer, or "unknown"."""
+        type_ = self.spaces.type_of(argument)
+        if type_ is None:
+            return "unknown"
+        if type_.kind in ("pointer", "array"):
+            spaces = chain(decayed(type_))
+            return spaces[0] if len(spaces) == 1 else "unknown"
+        return "unknown" if type_.kind == "value" and type_.is_open else None
+
+    # ---- text ------------------------------------------------------------------------------------
+
+    def _as_no_pointers(self, function: Function, parameters: dict[str, bool]) -> Iterator:
+        """Yields the insertions that rename the parameters of a template that is left for what is no pointer."""
+        for node in self.source.find(_IDENTIFIERS, function.node):
+            if self.source.masked_text(node) in parameters:
+                yield Insertion(node.start_byte, NO_POINTER)
+
+    def _copy(
+        self, function: Function, parameters: dict[str, bool], combination: tuple, index: int
+    ) -> str:
+        kinds = dict(zip(parameters, combination, strict=True))
+        return _Copy(self, function, kinds, f"msl_{self.number}_{index}_").text()
+
+
+class _Copy:
+    """One copy of a template. kinds: what its parameters are. prefix: of the names in it."""
+
+    def __init__(self, copies: _Copies, function: Function, kinds: dict[str, Kind], prefix: str):
+        self.source = copies.source
+        self.function = function
+        self.kinds = kinds
+        self.prefix = prefix
+        self.bare = list(copies._bare(function))
+        self._edits: list[tuple[int, int, str]] = []
+        self.packs: dict[
+            str, list[str]
+        ] = {}  # of types and of parameters: the names of their elements
+
+    def text(self) -> str:
+        self._find_packs()
+        self._header()
+        aliases = self._parameters()
+        self._expansions()
+        body = self.function.body
+        self._edit(body.start_byte + 1, body.start_byte + 1, f" {aliases}")
+        self._names()
+        pieces, position = [], self.function.node.start_byte
+        for start, end, text in sorted(self._edits):
+            if start < position:
+                continue  # inside of what is replaced
+            pieces += [self.source.text[position:start], text]
+            position = end
+        pieces.append(self.source.text[position : self.function.node.end_byte])
+        lines = re.sub(r"(?m)^[ \t]*#.*$", "", "".join(pieces)).split("\n")
+        return " ".join(line.strip() for line in lines)
+
+    def _edit(self, start: int, end: int, text: str) -> None:
+        self._edits.append((start, end, text))
+
+    def _type(self, name: str, kind: Kind) -> str:
+        """Returns the parameter of a template as it is written outside of the body."""
+        return f"{NO_POINTER}{name}" if kind is None else f"{kind} {self.prefix}{name}*"
+
+    def _find_packs(self) -> None:
+        for node, name, _ in self.bare:
+            if isinstance(self.kinds.get(name), tuple):
+                count = len(self.kinds[name])
+                self.packs[name] = [f"{name}_{i}" for i in range(count)]
+                identifier = declared_identifier(node.child_by_field_name("declarator"))
+                if identifier is not None:
+                    own = self.source.masked_text(identifier)
+                    self.packs[own] = [f"{self.prefix}{own}_{i}" for i in range(count)]
+
+    def _header(self) -> None:
+        header = self.function.template_headers[0]
+        written = []
+        for parameter, (_, start, end) in zip(
+            template_parameters(header), parameter_ranges(header), strict=True
+        ):
+            name = parameter.identifier and self.source.masked_text(parameter.identifier)
+            if name not in self.kinds:
+                written.append(self.source.text[start:end].strip())
+                continue
+            kind = self.kinds[name]
+            elements = zip(
+                self.packs.get(name, [name]), kind if name in self.packs else [kind], strict=True
+            )
+            for element, of_element in elements:
+                own = NO_POINTER if of_element is None else self.prefix
+                written.append(f"typename {own}{element}")
+        self._edit(header.start_byte, header.end_byte, f"<{', '.join(written)}>")
+
+    def _parameters(self) -> str:
+        """Rewrites the parameters, and returns the aliases of their types in the body."""
+        parameters = self.function.declarator.child_by_field_name("parameters")
+        written, aliases = [], []
+        ranges = {node.id: (start, end) for node, start, end in parameter_ranges(parameters)}
+        for node, name, _ in self.bare:
+            start, end = ranges[node.id]
+            text = self.source.text[start:end].strip()
+            if name not in self.kinds:
+                written.append(text)
+                continue
+            identifier = declared_identifier(node.child_by_field_name("declarator"))
+            own = "" if identifier is None else self.source.masked_text(identifier)
+            before = self.source.text[start : identifier.start_byte if identifier else end]
+            suffix = " const" if re.search(r"\bconst\b", before) else ""
+            suffix += " thread&" if "&" in before else ""
+            kind = self.kinds[name]
+            if name in self.packs:
+                elements = zip(
+                    self.packs[name], kind, self.packs.get(own, [""] * len(kind)), strict=True
+                )
+                for element, of_element, parameter in elements:
+                    written.append(f"{self._type(element, of_element)}{suffix} {parameter}")
+            else:
+                default = node.child_by_field_name("default_value")
+                value = (
+                    "" if default is None else f" = {self.source.text[default.start_byte : end]}"
+                )
+                written.append(f"{self._type(name, kind)}{suffix} {own}{value}")
+        for name, kind in self.kinds.items():
+            if name not in self.packs and kind is not None:
+                aliases.append(f"using {self.prefix}type_{name} = {self._type(name, kind)};")
+        self._edit(parameters.start_byte, parameters.end_byte, f"({', '.join(written)})")
+        return " ".join(aliases)
+
+    def _expansions(self) -> None:
+        """Rewrites the expansions of packs in the body."""
+        query = "[(parameter_pack_expansion) (fold_expression) (sizeof_expression)] @e"
+        for node in self.source.find(query, self.function.body):
+            if any(start <= node.start_byte < end for start, end, _ in self._edits):
+                continue
+            text = self.source.text[node.start_byte : node.end_byte]
+            packs = [p for p in self.packs if re.search(rf"\b{re.escape(p)}\b", text)]
+            if not packs:
+                continue
+            if node.type == "sizeof_expression":
+                if "..." in text:
+                    self._edit(node.start_byte, node.end_byte, str(len(self.packs[packs[0]])))
+                continue
+            if node.type == "fold_expression":
+                self._edit(node.start_byte, node.end_byte, self._folded(node))
+                continue
+            elements = self._elements(text[: text.rindex("...")].rstrip())
+            start, end = node.start_byte, node.end_byte
+            if not elements:  # with the comma before it, or behind it
+                before = self.source.previous_code(start)
+                behind = self.source.next_code(end)
+                if self.source.masked[before] == ",":
+                    start = before
+                elif self.source.masked[behind] == ",":
+                    end = behind + 1
+            self._edit(start, end, ", ".join(elements))
+
+    def _elements(self, pattern: str) -> list[str]:
+        """Returns a pattern for each element of the packs that it names."""
+        count = max(
+            len(e) for p, e in self.packs.items() if re.search(rf"\b{re.escape(p)}\b", pattern)
+        )
+        found = []
+        for index in range(count):
+            text = pattern
+            for name, elements in self.packs.items():
+                kinds = self.kinds.get(name)
+                element = elements[index]
+                if kinds is not None:
+                    element = self._type(element, kinds[index])
+                text = re.sub(rf"\b{re.escape(name)}\b", element, text)
+            found.append(self._renamed(text))
+        return found
+
+    def _renamed(self, text: str) -> str:
+        for name, kind in self.kinds.items():
+            if name not in self.packs:
+                own = f"{NO_POINTER}{name}" if kind is None else f"{self.prefix}type_{name}"
+                text = re.sub(rf"\b{re.escape(name)}\b", own, text)
+        return text
+
+    def _folded(self, node) -> str:
+        text = self.source.text[node.start_byte + 1 : node.end_byte - 1]
+        before, _, behind = text.partition("...")
+        symbol = next(
+            c.type
+            for c in node.children
+            if not c.is_named and c.type not in "().,..." or c.type == ","
+        )
+        left, right = before.strip(), behind.strip()
+        operands = []
+        for side in (left, right):
+            side = side.removeprefix(symbol).removesuffix(symbol).strip()
+            if side:
+                is_pack = any(re.search(rf"\b{re.escape(p)}\b", side) for p in self.packs)
+                operands.append(self._elements(side) if is_pack else [self._renamed(side)])
+        values = [o for group in operands for o in group]
+        if not values:
+            return {"&&": "true", "||": "false", ",": "void()"}.get(symbol, "()")
+        is_left = not left or (
+            right
+            and len(operands) == 2
+            and len(operands[0]) == 1
+            and left
+            and not any(re.search(rf"\b{re.escape(p)}\b", left) for p in self.packs)
+        )
+        if is_left:
+            folded = values[0]
+            for value in values[1:]:
+                folded = f"({folded} {symbol} {value})"
+        else:
+            folded = values[-1]
+            for value in reversed(values[:-1]):
+                folded = f"({value} {symbol} {folded})"
+        return f"({folded})"
+
+    def _names(self) -> None:
+        """Renames the parameters of the template where they are left, in the result and in the body."""
+        body = self.function.body
+        for node in self.source.find(_IDENTIFIERS, self.function.node):
+            name = self.source.masked_text(node)
+            if name not in self.kinds or name in self.packs:
+                continue
+            kind = self.kinds[name]
+            is_inside = node.start_byte > body.start_byte and kind is not None
+            text = f"{self.prefix}type_{name}" if is_inside else self._type(name, kind)
+            self._edit(node.start_byte, node.end_byte, text)
