@@ -168,6 +168,28 @@ _FILTERS = [
         re.compile(r"in default address space to object in address space 'thread'"),
     ),
     _Filter(
+        re.compile(
+            r"^reference of type '(?:const thread|thread const) [^']*&' cannot bind to a temporary object "
+            r"because of address space mismatch$"
+        ),
+        "The same, of a function without overloads: a component of a vector, a sum, a result.",
+    ),
+    _Filter(
+        re.compile(
+            r"^binding reference of type '(?:const thread|thread const) [^']*' to value of type "
+            r"'(?!(?:const )?(?:device|threadgroup|constant|thread) )[^']*' changes address space$"
+        ),
+        "The same, of a value that is converted.",
+    ),
+    _Filter(
+        re.compile(r"^no matching (?:member )?function for call to"),
+        "The same, where a template deduces its type.",
+        re.compile(
+            r"cannot deduce a type for '\w+' that would make '(?:const )?thread \w+' equal "
+            r"'(?!const )(?!device |threadgroup |constant |thread )[^']*'$"
+        ),
+    ),
+    _Filter(
         re.compile(r"^no viable overloaded '='$"),
         "The same, where a structure is assigned.",
         re.compile(r"implicit copy assignment operator.* cannot bind reference in address space"),
