@@ -212,7 +212,7 @@ class Spaces:
             if name in fields:
                 found.add(fields[name])
         if len(found) > 1 and all(t is not None and t.kind == "value" for t in found):
-            # Of specialisations: an object of some type, where its owner is.
+            # The specialisations differ: it is an object of some type, where its owner is.
             spaces = {t.space for t in found}
             return Type("value", spaces.pop(), None, "", True) if len(spaces) == 1 else None
         if found:

@@ -28,7 +28,7 @@ from .separated import insertions
 
 _LIMIT = 64  # templates of a program
 _IDENTIFIERS = "[(identifier) (type_identifier)] @n"
-# What an argument is: its address space, or None if it is no pointer. A tuple of these for a pack.
+# An argument's address space, or None if it is no pointer. A tuple of these for a pack.
 Kind = str | None | tuple
 
 
