@@ -249,51 +249,52 @@ inline void fill_table(threadgroup half2* table, uint thread_index) {
   }
 }
 
-// Loads both eights of two adjacent rows of x from an element on; the rows from the last one on are
-// the last one. Lanes past the end of K have zeros.
-template <typename T>
-inline void load_rows(thread uint4 (&inputs)[2][2], device const T* left, int row, int at,
-                      int of_half, bool is_inside, constant GgufProduct& p) {
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    device const T* const x = left + static_cast<int64_t>(min(row + r, p.rows - 1)) * p.inner + at;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      inputs[r][h] = *reinterpret_cast<device const uint4*>(x + h * of_half);
-      inputs[r][h] = is_inside ? inputs[r][h] : uint4(0u);
-    }
+// Returns the two codes of a lane's step as multiples of Type::unit. table: if the type has one.
+// The byte's place in it is its bits where they are, shifted and masked.
+template <typename Type>
+inline half2 codes_of_step(thread const typename Type::Piece& piece, int step, uint of_halves,
+                           threadgroup const half2* table, uint lane) {
+  if (!Type::has_table) {
+    return codes_of<Type>(piece, step / 8, step % 8, of_halves);
   }
+  constexpr int shift = 5;  // of a byte in the place of its value, in bytes
+  static_assert(kTableCopies * 4 == 1 << shift, "values are of four bytes");
+  const uint word = Type::four(piece, step / 8, step % 8 / 2);
+  const int bit = step % 4 * 8;
+  const uint place = (bit < shift ? word << (shift - bit) : word >> (bit - shift)) & 255u << shift;
+  const uint own = lane % static_cast<uint>(kTableCopies) * 4u;
+  return *reinterpret_cast<threadgroup const half2*>(
+      reinterpret_cast<threadgroup const uchar*>(table) + (place | own));
 }
 
 // Skinny GEMM with simdgroup matrices (see skinny_matrix.h) for types known at compile time. Lanes
 // take pieces of lines (gguf_pieces.h).
-template <typename T, typename Type, int TILES>
-kernel void gguf_skinny_simdgroup_matrix(
-    device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
-    device const uchar* data [[buffer(2)]], device const T* bias [[buffer(3)]],
-    constant GgufProduct& p [[buffer(4)]], uint group [[threadgroup_position_in_grid]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup float parts[skinny::kSplits][TILES * 64];
+template <typename T, typename Type, int TILES, int EIGHTS>
+[[max_total_threads_per_threadgroup(skinny::kMostThreads)]] kernel void
+gguf_skinny_simdgroup_matrix(device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
+                             device const uchar* data [[buffer(2)]],
+                             device const T* bias [[buffer(3)]],
+                             constant GgufProduct& p [[buffer(4)]],
+                             uint group [[threadgroup_position_in_grid]],
+                             uint simdgroup [[simdgroup_index_in_threadgroup]],
+                             uint lane [[thread_index_in_simdgroup]]) {
+  // Codes of a step are those of a byte of a table, or as far apart as interleaved ones.
+  typedef skinny::RowsOfX<T, EIGHTS, Type::has_table ? 16 : 8> RowsOfX;
+  threadgroup float parts[skinny::kSplits][EIGHTS * TILES * 64];
   threadgroup half2 table[Type::has_table ? 256 * kTableCopies : 1];
   if (Type::has_table) {
     fill_table<Type>(table, simdgroup * 32 + lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
-  // A lane's second element of each two lies so far from the first, and its second eight of each
-  // sixteen.
-  constexpr int of_second = Type::has_table ? Type::run_stride : 8;
-  constexpr int of_half = Type::has_table ? 8 : Type::run_stride;
   const uint across = (static_cast<uint>(p.columns) + TILES * 8 - 1) / (TILES * 8);
-  const int row = static_cast<int>(group / across) * 8;
+  const int row = static_cast<int>(group / across) * EIGHTS * 8;
   const int column = static_cast<int>(group % across) * TILES * 8;
   const auto own = matmul::elements_of_lane(lane);
   const uint of_halves = metalops::formats::exponent_of(p.inner) ^ 0x4b000000u ^ 0x64006400u;
   const int pieces = p.inner / 32;
-  simdgroup_float8x8 sums[TILES];
-#pragma unroll
-  for (int t = 0; t < TILES; ++t) {
-    sums[t] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-  }
+  const bool has_vectors = p.right.line_bytes % 16 == 0;
+  simdgroup_float8x8 sums[EIGHTS][TILES];
+  skinny::clear_matrices(sums);
 #pragma unroll 1
   for (int start = 0; start < pieces; start += skinny::kSplits * 4) {
     const int first = start + static_cast<int>(simdgroup) * 4;
@@ -303,12 +304,15 @@ kernel void gguf_skinny_simdgroup_matrix(
     for (int t = 0; t < TILES; ++t) {
       const int64_t line = min(column + t * 8 + own.row, p.columns - 1);
       Type::load(of_tiles[t], data, line * p.right.line_bytes,
-                 min(first + own.column / 2, pieces - 1));
+                 min(first + own.column / 2, pieces - 1), has_vectors);
     }
-    const int of_inputs = first + own.row / 2;
-    const int at = Type::first(min(of_inputs, pieces - 1)) + own.row % 2 * of_second;
-    uint4 inputs[2][2];
-    load_rows(inputs, left, row + own.column, at, of_half, of_inputs < pieces, p);
+    const int of_inputs = first + RowsOfX::lane_of_codes(own);
+    RowsOfX inputs;
+    inputs.load(left + Type::first(min(of_inputs, pieces - 1)), p.inner, row, p.rows - 1,
+                Type::run_stride, own);
+    if (first + 4 > pieces && of_inputs >= pieces) {
+      inputs.clear();
+    }
 #pragma unroll
     for (int t = 0; t < TILES; ++t) {
       if (!Type::has_table) {
@@ -316,29 +320,18 @@ kernel void gguf_skinny_simdgroup_matrix(
       }
     }
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    for (int step = 0; step < skinny::kSteps; step += 2) {
+      simdgroup_matrix<T, 8, 8> a[2][TILES];
 #pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        const uint x = inputs[0][h][e / 2];
-        const uint y = inputs[1][h][e / 2];
-        simdgroup_matrix<T, 8, 8> b;
-        b.thread_elements() =
-            as_type<vec<T, 2>>(e % 2 == 0 ? (x & 0xffffu) | y << 16 : x >> 16 | (y & 0xffff0000u));
+      for (int s = 0; s < 2; ++s) {
 #pragma unroll
         for (int t = 0; t < TILES; ++t) {
-          half2 codes;
-          if (Type::has_table) {
-            const uint two = Type::four(of_tiles[t], h, e / 2) >> (e % 4 * 8) & 255u;
-            codes = table[two * kTableCopies + lane % kTableCopies];
-          } else {
-            codes = codes_of<Type>(of_tiles[t], h, e, of_halves);
-          }
-          simdgroup_matrix<T, 8, 8> a;
-          a.thread_elements() =
-              scaled<Type>(codes, Type::scale(of_tiles[t], h), Type::minimum(of_tiles[t], h), T(0));
-          simdgroup_multiply_accumulate(sums[t], a, b, sums[t]);
+          const half2 codes = codes_of_step<Type>(of_tiles[t], step + s, of_halves, table, lane);
+          a[s][t].thread_elements() = scaled<Type>(codes, Type::scale(of_tiles[t], step / 8),
+                                                   Type::minimum(of_tiles[t], step / 8), T(0));
         }
       }
+      skinny::multiply_steps(sums, a, inputs, step);
     }
   }
   const skinny::StoreRow<T> store{result, bias, 1.0f, p.rows, p.columns, p.has_bias};
@@ -473,8 +466,9 @@ kernel void gguf_dequantize(device T* result [[buffer(0)]], device const uchar* 
   REGISTER_KERNEL("gguf_skinny_1_" #TYPE "_" #T, gguf_skinny_pieces, T, gguf::TYPE, 1, COLUMNS)
 #define REGISTER_PIECES_4(TYPE, T) \
   REGISTER_KERNEL("gguf_skinny_" #TYPE "_" #T, gguf_skinny_pieces, T, gguf::TYPE, 4, 2)
-#define REGISTER_SIMDGROUP_MATRIX(TYPE, T) \
-  REGISTER_KERNEL("gguf_skinny_" #TYPE "_" #T, gguf_skinny_simdgroup_matrix, T, gguf::TYPE, 4)
+#define REGISTER_SIMDGROUP_MATRIX(TYPE, T)                                                         \
+  REGISTER_KERNEL("gguf_skinny_" #TYPE "_" #T, gguf_skinny_simdgroup_matrix, T, gguf::TYPE, 4, 1); \
+  REGISTER_KERNEL("gguf_skinny_16_" #TYPE "_" #T, gguf_skinny_simdgroup_matrix, T, gguf::TYPE, 4, 2)
 
 #define REGISTER_GEMV(TYPE, T) REGISTER_KERNEL("gguf_gemv_" #TYPE "_" #T, gguf_gemv, T, gguf::TYPE)
 

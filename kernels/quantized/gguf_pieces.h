@@ -10,7 +10,8 @@ namespace gguf {
 
 // A type has:
 //   Piece: a lane's codes and scales in registers
-//   load(piece, data, offset, number): loads piece `number` of the line at byte `offset`
+//   load(piece, data, offset, number, has_vectors): loads piece `number` of the line at byte
+//     `offset`; has_vectors: see words_from()
 //   first(number): the element of the line at which the piece's first run begins
 //   run_stride: the distance from the first run to the second
 //   four(piece, run, i): codes 4 i to 4 i + 3 of a run, in the bytes of a word
@@ -27,10 +28,43 @@ namespace gguf {
 //   has_table: codes are indices into kNonLinear4. four(piece, run, i) has codes of both runs: byte
 //     2 (i % 2) + j has those of elements 8 run + 2 i + j
 
-// Loads COUNT words from an even offset on.
+// Loads COUNT words from an even offset on. has_vectors: the line begins and ends at a multiple of
+// 16 bytes, so that all that contains the words can be loaded as vectors.
 template <int COUNT>
-inline void words_from(thread uint (&to)[COUNT], device const uchar* data, int64_t offset) {
+inline void words_from(thread uint (&to)[COUNT], device const uchar* data, int64_t offset,
+                       bool has_vectors = false) {
   const bool is_between = (offset & 2) != 0;
+  if (has_vectors) {
+    constexpr int vectors = (COUNT * 4 + 14 + 15) / 16;
+    const int within = static_cast<int>(offset) & 15;
+    const int last = (within + COUNT * 4 - 1) & ~15;
+    device const uchar* const from = data + (offset & ~15ll);
+    uint all[vectors * 4];
+#pragma unroll
+    for (int i = 0; i < vectors; ++i) {
+      // Vectors behind the last word, which may not exist, are that of the last word.
+      const uint4 four = *reinterpret_cast<device const uint4*>(from + ::metal::min(16 * i, last));
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        all[4 * i + e] = four[e];
+      }
+    }
+    // Moves the words by two and by one, if need be.
+    uint some[COUNT + 2];
+#pragma unroll
+    for (int i = 0; i < COUNT + 2; ++i) {
+      some[i] = (within & 8) != 0 ? all[i + 2] : all[i];
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT + 1; ++i) {
+      some[i] = (within & 4) != 0 ? some[i + 1] : some[i];
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+      to[i] = is_between ? some[i] >> 16 | some[i + 1] << 16 : some[i];
+    }
+    return;
+  }
   device const uint* const from = reinterpret_cast<device const uint*>(data + (offset & ~3ll));
   // Only a half word is loaded at the end: a whole word might extend beyond the buffer.
   uint next = *reinterpret_cast<device const ushort*>(data + offset + COUNT * 4 - 2);
@@ -107,10 +141,11 @@ struct Q4_0 {
   };
   typedef Piece Stored;
   static inline int first(int number) { return number * 32; }
-  static inline void load(thread Piece& piece, device const uchar* data, int64_t line, int number) {
+  static inline void load(thread Piece& piece, device const uchar* data, int64_t line, int number,
+                          bool has_vectors = false) {
     const int64_t block = line + static_cast<int64_t>(number) * 18;
     piece.scale = half_of(data, block);
-    words_from(piece.words, data, block + 2);
+    words_from(piece.words, data, block + 2, has_vectors);
   }
   static inline uint mixed(thread const Piece& piece, int run, int i) {
     return piece.words[i] >> (4 * run);
@@ -142,7 +177,9 @@ struct Q8_0 {
   };
   typedef Piece Stored;
   static inline int first(int number) { return number * 32; }
-  static inline void load(thread Piece& piece, device const uchar* data, int64_t line, int number) {
+  // Moving eight words behind vector loads takes longer than loading them one by one.
+  static inline void load(thread Piece& piece, device const uchar* data, int64_t line, int number,
+                          bool = false) {
     const int64_t block = line + static_cast<int64_t>(number) * 34;
     piece.scale = half_of(data, block);
     words_from(piece.words, data, block + 2);
@@ -220,7 +257,8 @@ struct Q4_K : KWithMinimum {
     stored.words = reinterpret_cast<device const uint4*>(block)[1 + number % 8];
     stored.header = reinterpret_cast<device const uint4*>(block)[0];
   }
-  static inline void load(thread Piece& piece, device const uchar* data, int64_t line, int number) {
+  static inline void load(thread Piece& piece, device const uchar* data, int64_t line, int number,
+                          bool = false) {
     Stored stored;
     load(stored, data + line + block_of(number), number);
     piece.parts = parts_of(stored.header, part_of(number));
@@ -276,7 +314,8 @@ struct Q5_K : KWithMinimum {
     Parts parts;
   };
   typedef Piece Stored;
-  static inline void load(thread Piece& piece, device const uchar* data, int64_t line, int number) {
+  static inline void load(thread Piece& piece, device const uchar* data, int64_t line, int number,
+                          bool = false) {
     device const uint4* const block =
         reinterpret_cast<device const uint4*>(data + line + static_cast<int64_t>(number / 8) * 176);
     piece.part = number % 8 / 2 * 2;
@@ -324,7 +363,8 @@ struct Q6_K {
   static inline int first(int number) {
     return number / 4 * 128 + number % 4 / 2 * 32 + number % 2 * 16;
   }
-  static inline void load(thread Piece& piece, device const uchar* data, int64_t line, int number) {
+  static inline void load(thread Piece& piece, device const uchar* data, int64_t line, int number,
+                          bool = false) {
     const int64_t block = line + static_cast<int64_t>(number / 8) * 210;
     const int half_of_block = number % 8 / 4;
     words_from(piece.low, data, block + number % 8 * 16);
@@ -366,7 +406,8 @@ struct IQ4_NL : Q4_0 {
 };
 
 struct IQ4_XS : IQ4_NL {
-  static inline void load(thread Piece& piece, device const uchar* data, int64_t line, int number) {
+  static inline void load(thread Piece& piece, device const uchar* data, int64_t line, int number,
+                          bool = false) {
     device const uint2* const block =
         reinterpret_cast<device const uint2*>(data + line + static_cast<int64_t>(number / 8) * 136);
     const int part = number % 8;

@@ -219,18 +219,59 @@ inline void unpack_by_table(thread EightOfLines<LINES>& values,
   }
 }
 
-// The functions two_values dequantise codes 8 i + e and 8 i + e + 4 of a line to T, for e < 4. own:
-// this lane's part of the table, if the format has one.
+// A format's table, if it has one, and this lane, whose copy of the table is interleaved with those
+// of the other lanes.
+struct LaneTable {
+  threadgroup const float* values;
+  uint lane;
+};
+
+// Returns the value of a code of four bits. The code's place in the table, in bytes, is its bits
+// where they are, shifted and masked.
+template <typename Format, int LINES>
+inline float value_in_table(thread const Blocks<Format, LINES>& blocks, int i, int line,
+                            LaneTable table) {
+  constexpr int shift = 7;  // of a code in the place of its value
+  static_assert(Format::bits == 4 && kTableSize * 4 == 16 << shift,
+                "a table is of codes of 4 bits");
+  const uint word = blocks.words[i / 8][line];
+  const int bit = i % 8 * 4;
+  const uint place = (bit < shift ? word << (shift - bit) : word >> (bit - shift)) & 15u << shift;
+  return *reinterpret_cast<threadgroup const float*>(
+      reinterpret_cast<threadgroup const uchar*>(table.values) + (place | table.lane * 4u));
+}
+
+// The functions two_values dequantise codes 8 i + e and 8 i + e + 4 of a line to T, for e < 4.
+// table: if the format has one.
 template <typename T, typename Format, int LINES>
 inline void two_values(thread::metal::vec<T, 2>& values, thread const Blocks<Format, LINES>& blocks,
-                       int line, int i, int e, float scale, T bias, uint exponent,
-                       threadgroup const float* own) {
+                       int line, int i, int e, float scale, T bias, uint exponent, LaneTable) {
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
-    const uint code = blocks.code(8 * i + e + 4 * j, line);
-    const float value = Format::has_table ? own[code * 32] : Format::unscaled(code, exponent);
+    const float value = Format::unscaled(blocks.code(8 * i + e + 4 * j, line), exponent);
     values[j] = static_cast<T>(::metal::fma(value, scale, static_cast<float>(bias)));
   }
+}
+
+template <typename T, typename Format, int LINES>
+inline void two_of_table(thread::metal::vec<T, 2>& values,
+                         thread const Blocks<Format, LINES>& blocks, int line, int i, int e,
+                         float scale, LaneTable table) {
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    values[j] = static_cast<T>(value_in_table(blocks, 8 * i + e + 4 * j, line, table) * scale);
+  }
+}
+template <typename T, int LINES>
+inline void two_values(thread::metal::vec<T, 2>& values,
+                       thread const Blocks<NormalFloat4, LINES>& blocks, int line, int i, int e,
+                       float scale, T, uint, LaneTable table) {
+  two_of_table(values, blocks, line, i, e, scale, table);
+}
+template <typename T, int LINES>
+inline void two_values(thread::metal::vec<T, 2>& values, thread const Blocks<Float4, LINES>& blocks,
+                       int line, int i, int e, float scale, T, uint, LaneTable table) {
+  two_of_table(values, blocks, line, i, e, scale, table);
 }
 
 // Integers become the low mantissa bits of the half 1024, two at once.
@@ -242,16 +283,14 @@ inline half2 two_integers(uint codes, float scale, half bias, uint exponent) {
 }
 template <int BITS, int LINES>
 inline void two_values(thread half2& values, thread const Blocks<Integer<BITS>, LINES>& blocks,
-                       int line, int i, int e, float scale, half bias, uint exponent,
-                       threadgroup const float*) {
+                       int line, int i, int e, float scale, half bias, uint exponent, LaneTable) {
   const uint codes = blocks.code(8 * i + e, line) | blocks.code(8 * i + e + 4, line) << 16;
   values = two_integers(codes, scale, bias, exponent);
 }
 // Integers of 4 bits are left where they are, if need be 16 times as large.
 template <int LINES>
 inline void two_values(thread half2& values, thread const Blocks<Integer<4>, LINES>& blocks,
-                       int line, int i, int e, float scale, half bias, uint exponent,
-                       threadgroup const float*) {
+                       int line, int i, int e, float scale, half bias, uint exponent, LaneTable) {
   const uint word = e < 2 ? blocks.words[i][line] : blocks.words[i][line] >> 8;
   const uint of_halves = two_halves(exponent);
   const half2 codes = e % 2 == 0
@@ -271,8 +310,7 @@ inline uint two_bytes(thread const Blocks<Format, LINES>& blocks, int line, int 
 }
 template <int LINES>
 inline void two_values(thread half2& values, thread const Blocks<Integer<8>, LINES>& blocks,
-                       int line, int i, int e, float scale, half bias, uint exponent,
-                       threadgroup const float*) {
+                       int line, int i, int e, float scale, half bias, uint exponent, LaneTable) {
   const uint bytes = two_bytes(blocks, line, i, e);
   values = two_integers((e % 2 == 0 ? bytes : bytes >> 8) & 0x00ff00ffu, scale, bias, exponent);
 }
@@ -295,19 +333,19 @@ inline void two_e2m1(thread::metal::vec<T, 2>& values, uint word, int e, float s
 template <typename T, int LINES>
 inline void two_values(thread::metal::vec<T, 2>& values,
                        thread const Blocks<MXFloat4, LINES>& blocks, int line, int i, int e,
-                       float scale, T, uint, threadgroup const float*) {
+                       float scale, T, uint, LaneTable) {
   two_e2m1(values, blocks.words[i][line], e, scale);
 }
 template <typename T, int LINES>
 inline void two_values(thread::metal::vec<T, 2>& values,
                        thread const Blocks<NVFloat4, LINES>& blocks, int line, int i, int e,
-                       float scale, T, uint, threadgroup const float*) {
+                       float scale, T, uint, LaneTable) {
   two_e2m1(values, blocks.words[i][line], e, scale);
 }
 template <typename T, int LINES>
 inline void two_values(thread::metal::vec<T, 2>& values,
                        thread const Blocks<MXFloat8, LINES>& blocks, int line, int i, int e,
-                       float scale, T, uint, threadgroup const float*) {
+                       float scale, T, uint, LaneTable) {
   const uint bytes = two_bytes(blocks, line, i, e);
   const uint sign = (e % 2 == 0 ? bytes << 8 : bytes) & 0x80008000u;
   const uint magnitude = (e % 2 == 0 ? bytes << 7 : bytes >> 1) & 0x3f803f80u;

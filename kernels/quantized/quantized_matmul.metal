@@ -334,9 +334,49 @@ template <typename T, typename Format>
   gemv::store_lines(store, parts, group, lines, simdgroups, simdgroup, lane);
 }
 
-// Skinny GEMM with simdgroup matrices (see skinny_matrix.h). Each lane has 32 adjacent codes.
+// The lines of weights of a lane, one of each of TILES tiles, and 32 adjacent codes of each.
 template <typename T, typename Format, int TILES>
-kernel void quantized_matmul_skinny_simdgroup_matrix(
+struct LinesOfTiles {
+  typedef packed::Scale<T, Format> Scale;
+  typedef typename Scale::type StoredScale;
+
+  device const uchar* codes[TILES];
+  device const StoredScale* of_groups[TILES];
+  device const T* biases_of_groups[TILES];
+  packed::Blocks<Format, TILES> blocks;
+  float scales[2][TILES];
+  T biases[TILES];
+
+  inline void begin(packed::Matrix<T> right, constant PackedLayout& layout, int first,
+                    int last) thread {
+#pragma unroll
+    for (int t = 0; t < TILES; ++t) {
+      const int64_t line = min(first + t * 8, last);
+      codes[t] = right.codes + line * layout.line_bytes;
+      of_groups[t] =
+          reinterpret_cast<device const StoredScale*>(right.scales) + line * layout.line_scales;
+      biases_of_groups[t] = right.biases + (Format::has_biases ? line * layout.line_scales : 0);
+    }
+  }
+  inline void load(int k, int group_shift) thread {
+    const uint group = static_cast<uint>(k >> group_shift);
+    const uint next_group = static_cast<uint>((k + 16) >> group_shift);
+#pragma unroll
+    for (int t = 0; t < TILES; ++t) {
+      packed::load(blocks, t, codes[t] + static_cast<uint>(k / 8 * Format::bits));
+      scales[0][t] = Scale::value(of_groups[t][group]) * Format::factor;
+      scales[1][t] = Format::has_short_groups
+                         ? Scale::value(of_groups[t][next_group]) * Format::factor
+                         : scales[0][t];
+      biases[t] = Format::has_biases ? biases_of_groups[t][group] : T(0);
+    }
+  }
+};
+
+// Skinny GEMM with simdgroup matrices (see skinny_matrix.h). Each lane has 32 adjacent codes.
+template <typename T, typename Format, int TILES, int EIGHTS>
+[[max_total_threads_per_threadgroup(skinny::kMostThreads)]] kernel void
+quantized_matmul_skinny_simdgroup_matrix(
     device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
     device const uchar* codes [[buffer(2)]], device const uchar* scales [[buffer(3)]],
     device const T* biases [[buffer(4)]], device const T* bias [[buffer(5)]],
@@ -344,17 +384,17 @@ kernel void quantized_matmul_skinny_simdgroup_matrix(
     device const int64_t* right_index [[buffer(8)]], constant QuantizedProduct& p [[buffer(9)]],
     device ErrorMessages* errors [[buffer(10)]], uint group [[threadgroup_position_in_grid]],
     uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
-  typedef packed::Scale<T, Format> Scale;
-  threadgroup float parts[skinny::kSplits][TILES * 64];
+  typedef skinny::RowsOfX<T, EIGHTS, 4> RowsOfX;
+  threadgroup float parts[skinny::kSplits][EIGHTS * TILES * 64];
   threadgroup float table[Format::has_table ? packed::kTableSize : 1];
   if (Format::has_table) {
     packed::fill_table<Format>(table, simdgroup * 32 + lane, skinny::kSplits * 32);
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
   const uint across = (static_cast<uint>(p.columns) + TILES * 8 - 1) / (TILES * 8);
-  const uint down = (static_cast<uint>(p.rows) + 7) / 8;
+  const uint down = (static_cast<uint>(p.rows) + EIGHTS * 8 - 1) / (EIGHTS * 8);
   const int64_t pair = group / across / down;
-  const int first_row = static_cast<int>(group / across % down) * 8;
+  const int first_row = static_cast<int>(group / across % down) * EIGHTS * 8;
   PairIndices indices = pair_indices(pair, left_index, right_index, p);
   // Invalid pairs are computed with matrix 0 and not stored, to keep the threadgroup uniform.
   if (!indices.in_range) {
@@ -363,67 +403,40 @@ kernel void quantized_matmul_skinny_simdgroup_matrix(
     indices.right = 0;
   }
   const int column = static_cast<int>(group % across) * TILES * 8;
-  const auto right = packed::matrix_of<T>(codes, scales, biases, 1.0f, p.right, indices.right);
   device const T* const x = left + indices.left * p.left_matrix;
   const auto own = matmul::elements_of_lane(lane);
   const uint exponent = metalops::formats::exponent_of(p.inner);
-  simdgroup_float8x8 sums[TILES];
-#pragma unroll
-  for (int t = 0; t < TILES; ++t) {
-    sums[t] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-  }
+  LinesOfTiles<T, Format, TILES> lines;
+  lines.begin(packed::matrix_of<T>(codes, scales, biases, 1.0f, p.right, indices.right), p.right,
+              column + own.row, p.columns - 1);
+  simdgroup_float8x8 sums[EIGHTS][TILES];
+  skinny::clear_matrices(sums);
 #pragma unroll 1
   for (int k_start = 0; k_start < p.inner; k_start += skinny::kSplits * 128) {
     const int k = k_start + static_cast<int>(simdgroup) * 128;
     // Lanes past the end load the last block and multiply it by zero.
-    const int of_codes = min(k + own.column * 16, p.inner - 32);
-    packed::Blocks<Format, TILES> blocks;
-    float scales_of[2][TILES];
-    T biases_of[TILES];
-    const int group_of = of_codes >> p.right.group_shift;
-    const int next_group = (of_codes + 16) >> p.right.group_shift;
-#pragma unroll
-    for (int t = 0; t < TILES; ++t) {
-      const int64_t line = min(column + t * 8 + own.row, p.columns - 1);
-      packed::load(blocks, t,
-                   right.codes + line * p.right.line_bytes + of_codes / 8 * Format::bits);
-      const int64_t first = line * p.right.line_scales;
-      device const typename Scale::type* const of_line =
-          reinterpret_cast<device const typename Scale::type*>(right.scales) + first;
-      scales_of[0][t] = Scale::value(of_line[group_of]) * Format::factor;
-      scales_of[1][t] = Format::has_short_groups
-                            ? Scale::value(of_line[next_group]) * Format::factor
-                            : scales_of[0][t];
-      biases_of[t] = Format::has_biases ? right.biases[first + group_of] : T(0);
-    }
-    const int of_inputs = k + own.row / 2 * 32;
-    const int at = min(of_inputs, p.inner - 32) + own.row % 2 * 4;
-    vec<T, 4> inputs[2][4];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int64_t row = min(first_row + own.column + r, p.rows - 1);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        inputs[r][i] = *reinterpret_cast<device const vec<T, 4>*>(x + row * p.inner + at + i * 8);
-        inputs[r][i] = of_inputs < p.inner ? inputs[r][i] : vec<T, 4>(T(0));
-      }
+    lines.load(min(k + own.column * 16, p.inner - 32), p.right.group_shift);
+    const int of_inputs = k + RowsOfX::lane_of_codes(own) * 32;
+    RowsOfX inputs;
+    inputs.load(x + min(of_inputs, p.inner - 32), p.inner, first_row, p.rows - 1, 16, own);
+    if (k + 128 > p.inner && of_inputs >= p.inner) {
+      inputs.clear();
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int step = 0; step < skinny::kSteps; step += 2) {
+      simdgroup_matrix<T, 8, 8> a[2][TILES];
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        simdgroup_matrix<T, 8, 8> b;
-        b.thread_elements() = vec<T, 2>(inputs[0][i][e], inputs[1][i][e]);
+      for (int s = 0; s < 2; ++s) {
 #pragma unroll
         for (int t = 0; t < TILES; ++t) {
           vec<T, 2> two;
-          packed::two_values(two, blocks, t, i, e, scales_of[i / 2][t], biases_of[t], exponent,
-                             table + (Format::has_table ? lane : 0u));
-          simdgroup_matrix<T, 8, 8> a;
-          a.thread_elements() = two;
-          simdgroup_multiply_accumulate(sums[t], a, b, sums[t]);
+          packed::two_values(two, lines.blocks, t, step / 4, step % 4 + s,
+                             lines.scales[step / 8][t], lines.biases[t], exponent,
+                             packed::LaneTable{table, lane});
+          a[s][t].thread_elements() = two;
         }
       }
+      skinny::multiply_steps(sums, a, inputs, step);
     }
   }
   const skinny::StoreRow<T> store{
@@ -589,9 +602,11 @@ REGISTER_TILES(bfloat);
 #define REGISTER_SKINNY_4(NAME, T, ...)                                                \
   REGISTER_KERNEL("quantized_matmul_skinny_" #NAME "_" #T, quantized_matmul_skinny, T, \
                   __VA_ARGS__, 4, 4)
-#define REGISTER_SKINNY_SIMDGROUP_MATRIX(NAME, T, ...)     \
-  REGISTER_KERNEL("quantized_matmul_skinny_" #NAME "_" #T, \
-                  quantized_matmul_skinny_simdgroup_matrix, T, __VA_ARGS__, 4)
+#define REGISTER_SKINNY_SIMDGROUP_MATRIX(NAME, T, ...)                             \
+  REGISTER_KERNEL("quantized_matmul_skinny_" #NAME "_" #T,                         \
+                  quantized_matmul_skinny_simdgroup_matrix, T, __VA_ARGS__, 4, 1); \
+  REGISTER_KERNEL("quantized_matmul_skinny_16_" #NAME "_" #T,                      \
+                  quantized_matmul_skinny_simdgroup_matrix, T, __VA_ARGS__, 4, 2)
 
 #define REGISTER_GEMV(NAME, T, ...) \
   REGISTER_KERNEL("quantized_matmul_gemv_" #NAME "_" #T, quantized_matmul_gemv, T, __VA_ARGS__)

@@ -1,4 +1,4 @@
-"""Products of one row by the kernels for GPUs (kernels/quantized/gemv.h), without a GPU: the libraries that the software device has run
+"""Products of up to sixteen rows by the kernels for GPUs (kernels/quantized/gemv.h, skinny_matrix.h), without a GPU: the libraries that the software device has run
 what would be launched, on tensors of the CPU."""
 
 import pytest
@@ -79,11 +79,17 @@ def test_codes_of_a_table_are_multiplied_by_simdgroup_matrices(name):
     assert linear_of_a_file(name, 1, (5, 256), torch.float) == "gguf_skinny_1_float"
 
 
-@pytest.mark.parametrize("rows", [2, 9, 16])
+def of_rows(rows):
+    """The part of a kernel's name that tells for how many rows it is."""
+    return "16_" if rows > 8 else ""
+
+
+# The last lanes have nothing of 512 and of 1,152 elements.
+@pytest.mark.parametrize("rows", [2, 8, 9, 16])
 def test_up_to_sixteen_rows_are_multiplied_by_simdgroup_matrices(rows):
     for name in ("Q8_0", "Q5_K"):
         kernel = linear_of_a_file(name, rows, (37, 512), torch.bfloat16)
-        assert kernel == f"gguf_skinny_{name}_bfloat"
+        assert kernel == f"gguf_skinny_{of_rows(rows)}{name}_bfloat"
     about = {"mode": "nf4", "bits": 4, "group_size": 64}
     codes, scales, _ = ops.quantize(packing.make((70, 1152), torch.half, seed=3), **about)
     wide = ops.dequantize(codes, scales, **about, dtype=torch.float32).double()
@@ -92,5 +98,43 @@ def test_up_to_sixteen_rows_are_multiplied_by_simdgroup_matrices(rows):
     arguments = (x, codes[None], scales[None], None, None, None)
     pairs = torch.tensor([0, 1]), torch.tensor([0, 0])
     actual = _quantized_on_cuda.matmul(*arguments, *pairs, True, 4, 64, "nf4")
-    assert launched == ["quantized_matmul_skinny_nf4_half"]
+    assert launched == [f"quantized_matmul_skinny_{of_rows(rows)}nf4_half"]
     products.assert_right(actual, x.double() @ wide.T, torch.half)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("kind", packing.KINDS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16], ids=str)
+def test_sixteen_rows_of_every_format(kind, dtype):
+    mode, bits, group_size = kind
+    weight = packing.make((43, 1152 if 1152 % group_size == 0 else 1024), dtype, seed=3)
+    of_kind = packing.keywords(kind)
+    weights = ops.quantize(weight, **of_kind)
+    x = packing.make((1, 13, weight.shape[1]), dtype, seed=4)
+    of_batch = (None if t is None else t[None] for t in weights)
+    actual = _quantized_on_cuda.matmul(
+        x, *of_batch, None, None, None, None, True, bits, group_size, mode
+    )
+    (kernel,) = launched
+    assert kernel.startswith("quantized_matmul_skinny_16_")
+    products.assert_right(actual[0], x[0].double() @ products.wide(weights, kind).T, dtype)
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_K", "Q6_K", "IQ4_NL", "IQ4_XS"])
+def test_sixteen_rows_of_files(name):
+    kernel = linear_of_a_file(name, 11, (43, 768), torch.half)
+    assert kernel == f"gguf_skinny_16_{name}_half"
+
+
+@pytest.mark.parametrize("rows", [8, 16])
+def test_lanes_past_the_end_take_no_infinity(rows):
+    """They load the last elements again, and multiply them by zero."""
+    data = gguf.blocks("Q4_0", 5, 288)
+    x = packing.make((rows, 288), torch.half, seed=4)
+    x[rows - 1, 287] = torch.inf
+    qtype = gguf.formats.TYPES["Q4_0"].number
+    actual = _quantized_on_cuda.gguf_linear(x, data, None, qtype)
+    last = ops.gguf_dequantize(data, "Q4_0", dtype=torch.float32)[:, 287]
+    assert torch.isfinite(actual[: rows - 1]).all()
+    assert torch.equal(torch.isnan(actual[rows - 1]), last == 0)
+    assert torch.equal(torch.isinf(actual[rows - 1]), last != 0)

@@ -69,7 +69,7 @@ def test_products(kind, dtype):
     weights = packing.quantized((37, 2048), kind, dtype)
     there = packing.moved(weights, "cuda")
     exact = products.wide(weights, kind)
-    for rows in (1, 3, 8, 9, 40):
+    for rows in (1, 3, 8, 9, 16, 40):
         x = packing.make((rows, 2048), dtype, seed=rows)
         actual = ops.quantized_matmul(x.cuda(), *there, **packing.keywords(kind))
         products.assert_right(actual, x.double() @ exact.T, dtype)
@@ -132,6 +132,20 @@ def test_gradients(kernels):
 def test_bytes_with_a_scale_for_each_row(dtype, kernels):
     int8.test_values("cuda", dtype)
     assert any("signed8" in name for name in kernels)
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_rows_of_simdgroup_matrices(name, dtype, kernels):
+    data = gguf.blocks(name, 75, 1280)
+    wide = ops.gguf_dequantize(data, name, dtype=torch.float32).double()
+    for rows in (2, 8, 9, 16):
+        x = packing.make((rows, 1280), dtype, seed=4)
+        products.assert_right(
+            ops.gguf_linear(x.cuda(), data.cuda(), name), x.double() @ wide.T, dtype
+        )
+        start = "gguf_skinny_16_" if rows > 8 else "gguf_skinny_"
+        assert kernels.pop() == f"{start}{name}_{kernel_file.TYPES[dtype]}"
 
 
 @pytest.mark.parametrize("name", gguf.formats.TYPES)

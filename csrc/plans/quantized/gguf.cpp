@@ -41,11 +41,11 @@ ProductTile tile_of(GgufProduct& p, Type element, const Device& device) {
   const char* const type = gguf_type_name(p.right.type);
   if (type[0] != '\0' && element != Type::kFloat && p.rows <= most_rows_of_matrices(device) &&
       (p.rows > 1 || (has_table(p.right.type) && device.multiprocessors > 0))) {
-    return {Name("gguf_skinny_") + type, 8, 32, 256};
+    return tile_of_matrices("gguf_skinny_", type, p.rows);
   }
   if (p.rows > kMostSkinnyRows) {
-    return p.rows <= 32 ? ProductTile{"gguf_tiles_small_", 16, 64}
-                        : ProductTile{"gguf_tiles_large_", 64, 64};
+    return p.rows <= 32 ? ProductTile{"gguf_tiles_small_", 16, 64, 128, true}
+                        : ProductTile{"gguf_tiles_large_", 64, 64, 128, true};
   }
   const bool is_one = p.rows == 1;
   ProductTile tile{is_one ? "gguf_skinny_1_" : "gguf_skinny_", is_one ? 1 : 4, 8};
@@ -139,7 +139,7 @@ void gguf_linear(Plan& plan, const GgufLinear& call, const Device& device) {
     return;
   }
   const auto tile = tile_of(p, type, device);
-  plan.launch({"gguf", /*has_products=*/tile.rows > kMostSkinnyRows}, tile.kernel + type,
+  plan.launch({"gguf", /*has_products=*/tile.is_of_tile_gemm}, tile.kernel + type,
               grid_of_threadgroups(tile.groups(1, p.rows, p.columns), tile.threads), call.result, x,
               data, bias, p);
 }

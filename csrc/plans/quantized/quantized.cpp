@@ -80,11 +80,11 @@ ProductTile tile_of(QuantizedProduct& p, int64_t pairs, Type type, const Device&
   const auto* const format = name_of_format(p.right);
   if (!p.right_transposed && p.rows <= most_rows_of_matrices(device) && p.rows > 1 &&
       type != Type::kFloat && p.right.is_aligned && p.inner % 32 == 0) {
-    return {Name("quantized_matmul_skinny_") + format, 8, 32, 256};
+    return tile_of_matrices("quantized_matmul_skinny_", format, p.rows);
   }
   if (p.rows > kMostSkinnyRows) {
-    return p.rows <= 32 ? ProductTile{"quantized_matmul_tiles_small", 16, 64}
-                        : ProductTile{"quantized_matmul_tiles_large", 64, 64};
+    return p.rows <= 32 ? ProductTile{"quantized_matmul_tiles_small", 16, 64, 128, true}
+                        : ProductTile{"quantized_matmul_tiles_large", 64, 64, 128, true};
   }
   if (p.right_transposed) {
     return {"quantized_matmul_gemv_transposed", 1, 256, 256};
@@ -203,9 +203,9 @@ void quantized_matmul(Plan& plan, const QuantizedMatmul& call, const Device& dev
                    std::to_string(p.rows) + ", " + std::to_string(p.columns) +
                    "] is too large for MPS");
   }
-  plan.launch({"quantized_matmul", /*has_products=*/tile.rows > kMostSkinnyRows},
-              tile.kernel + "_" + type, grid_of_threadgroups(groups, tile.threads), call.result, x,
-              weights.codes, weights.scales, weights.biases, bias, weights.global_scale,
+  plan.launch({"quantized_matmul", /*has_products=*/tile.is_of_tile_gemm}, tile.kernel + "_" + type,
+              grid_of_threadgroups(groups, tile.threads), call.result, x, weights.codes,
+              weights.scales, weights.biases, bias, weights.global_scale,
               plan.contiguous(call.left_index), plan.contiguous(call.right_index), p, kErrors);
 }
 

@@ -11,8 +11,8 @@ namespace metalops::plans {
 // The largest number of rows of x for which weights are multiplied as they are read.
 inline constexpr int64_t kMostSkinnyRows = 8;
 
-// Returns that number for products of simdgroup matrices of eight rows, which are those of tensor
-// cores on an NVIDIA GPU: there, reading weights twice takes less time than the tile GEMM.
+// Returns that number for products of simdgroup matrices, which are those of tensor cores on an
+// NVIDIA GPU: there, kernels of sixteen rows take less time than the tile GEMM.
 inline int64_t most_rows_of_matrices(const Device& device) {
   return device.multiprocessors > 0 ? 16 : kMostSkinnyRows;
 }
@@ -23,11 +23,21 @@ struct ProductTile {
   int64_t rows;
   int64_t columns;
   int64_t threads = 128;
+  bool is_of_tile_gemm = false;
 
   int64_t groups(int64_t pairs, int64_t all_rows, int64_t all_columns) const {
     return pairs * ceil_div(all_rows, rows) * ceil_div(all_columns, columns);
   }
 };
+
+// Returns the tile of simdgroup matrices, of eight or sixteen rows. name: the kernel's before its
+// format.
+inline ProductTile tile_of_matrices(Name name, const char* format, int64_t rows) {
+  if (rows <= kMostSkinnyRows) {
+    return {name + format, 8, 32, 256};
+  }
+  return {name + "16_" + format, 16, 32, 256};
+}
 
 // Returns the number of splits of K (split-K): how many simdgroups of a threadgroup share a sum,
 // where columns are too few to keep a GPU busy.

@@ -23,8 +23,8 @@ from . import constants, device, driver, errors, nvrtc, tensor_argument, texture
 from .function import Argument, Function
 from .texture_argument import tensors_of
 
-# Macros that tell a source about the target: see include/msl/cuda/staged_lines.h.
-DEFINES = ("__METALOPS_STAGED_LINES__=1",)
+# Macros that tell a source about the target: see include/msl/cuda/staged_lines.h and multiply_accumulate.h.
+DEFINES = ("__METALOPS_STAGED_LINES__=1", "__METALOPS_MATRIX_PAIRS__=1")
 
 
 class Library:
