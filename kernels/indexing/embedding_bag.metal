@@ -83,45 +83,74 @@ kernel void embedding_bag_find(device long* bags [[buffer(0)]],
   bags[i] = p.bags > 0 && i < end_of_bag(bag, offsets, p) ? bag : -1;
 }
 
-// largest: the index that each maximum is of, -1 in a bag without one; written in mode kBagMaximum
-// only.
+// Loads one element of a row, or four.
 template <typename T>
+inline void load_columns(thread float (&to)[1], device const T* row) {
+  to[0] = static_cast<float>(row[0]);
+}
+template <typename T>
+inline void load_columns(thread float (&to)[4], device const T* row) {
+  const vec<T, 4> four = *reinterpret_cast<device const vec<T, 4>*>(row);
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    to[e] = static_cast<float>(four[e]);
+  }
+}
+
+// Each thread has PACK adjacent columns of a bag. largest: the index that each maximum is of, -1 in
+// a bag without one; written in mode kBagMaximum only.
+template <typename T, int PACK>
 kernel void embedding_bag_forward(
     device T* output [[buffer(0)]], device long* sizes [[buffer(1)]],
     device long* largest [[buffer(2)]], device const T* weight [[buffer(3)]],
     device const long* indices [[buffer(4)]], device const long* offsets [[buffer(5)]],
     device const T* sample_weights [[buffer(6)]], constant EmbeddingBagParameters& p [[buffer(7)]],
     uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
-  const int64_t element = thread_index(position, grid);
-  if (element >= p.bags * p.columns) {
+  const int64_t pack = thread_index(position, grid);
+  const int64_t packs = p.columns / PACK;
+  if (pack >= p.bags * packs) {
     return;
   }
-  const int64_t bag = quotient(element, p.columns, p.bags * p.columns);
-  const int64_t column = element - bag * p.columns;
-  const int64_t end = end_of_bag(bag, offsets, p);
+  const int64_t bag = quotient(pack, packs, p.bags * packs);
+  const int64_t column = (pack - bag * packs) * PACK;
+  const int64_t end = p.rows > 0 ? end_of_bag(bag, offsets, p) : 0;
+  device const T* const of_column = weight + column * p.column_stride;
   int64_t size = 0;
-  int64_t best = -1;
-  float value = 0;
+  int64_t best[PACK];
+  float values[PACK];
+#pragma unroll
+  for (int e = 0; e < PACK; ++e) {
+    best[e] = -1;
+    values[e] = 0.0f;
+  }
+  // A row is loaded for indices that are left out, too: loads of several indices then begin at
+  // once.
+#pragma unroll 4
   for (int64_t i = begin_of_bag(bag, offsets, p); i < end; ++i) {
     const int64_t index = indices[i];
-    if (!is_taken(index, p)) {
-      continue;
+    const bool counts = is_taken(index, p);
+    float row[PACK];
+    load_columns(row, of_column + (counts ? index : 0) * p.row_stride);
+    const float factor = p.has_sample_weights != 0 ? static_cast<float>(sample_weights[i]) : 1.0f;
+#pragma unroll
+    for (int e = 0; e < PACK; ++e) {
+      if (p.mode == kBagMaximum) {
+        const bool is_larger = counts && (size == 0 || row[e] > values[e]);
+        best[e] = is_larger ? index : best[e];
+        values[e] = is_larger ? row[e] : values[e];
+      } else {
+        values[e] += counts ? row[e] * factor : 0.0f;
+      }
     }
-    const float x = static_cast<float>(weight[index * p.row_stride + column * p.column_stride]);
+    size += counts ? 1 : 0;
+  }
+  const float divisor = p.mode == kBagMean && size > 0 ? static_cast<float>(size) : 1.0f;
+#pragma unroll
+  for (int e = 0; e < PACK; ++e) {
+    output[pack * PACK + e] = static_cast<T>(values[e] / divisor);
     if (p.mode == kBagMaximum) {
-      best = size == 0 || x > value ? index : best;
-      value = size == 0 || x > value ? x : value;
-    } else {
-      value += p.has_sample_weights != 0 ? x * static_cast<float>(sample_weights[i]) : x;
+      largest[pack * PACK + e] = best[e];
     }
-    ++size;
-  }
-  if (p.mode == kBagMean && size > 0) {
-    value /= static_cast<float>(size);
-  }
-  output[element] = static_cast<T>(value);
-  if (p.mode == kBagMaximum) {
-    largest[element] = best;
   }
   if (column == 0) {
     sizes[bag] = size;
@@ -197,9 +226,10 @@ kernel void embedding_bag_dots(device T* output [[buffer(0)]], device const T* g
   }
 }
 
-#define REGISTER_EMBEDDING_BAG(T)                                         \
-  REGISTER_KERNEL("embedding_bag_forward_" #T, embedding_bag_forward, T); \
-  REGISTER_KERNEL("embedding_bag_items_" #T, embedding_bag_items, T);     \
+#define REGISTER_EMBEDDING_BAG(T)                                                  \
+  REGISTER_KERNEL("embedding_bag_forward_" #T, embedding_bag_forward, T, 1);       \
+  REGISTER_KERNEL("embedding_bag_forward_packs_" #T, embedding_bag_forward, T, 4); \
+  REGISTER_KERNEL("embedding_bag_items_" #T, embedding_bag_items, T);              \
   REGISTER_KERNEL("embedding_bag_dots_" #T, embedding_bag_dots, T)
 
 REGISTER_EMBEDDING_BAG(float);

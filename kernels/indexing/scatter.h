@@ -37,7 +37,7 @@ struct ScatterParameters {
   int32_t items_first;
   int32_t has_rows;    // 1: items are elements of the source that another tensor numbers
   int32_t has_scales;  // 1: each item of a floating-point dtype has a factor
-  int32_t unused;
+  int32_t pack;        // elements of an item that a thread copies
 };
 
 }  // namespace metalops

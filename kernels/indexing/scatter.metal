@@ -79,7 +79,8 @@ inline ScatterPart scatter_part(int64_t thread_index, int64_t items, int64_t col
 }
 
 // Copies items to their places. items: the layout of their first elements in the source; columns:
-// that of the elements of an item, in self and the source.
+// that of the elements of an item, in self and the source, or of packs of p.pack adjacent ones,
+// which are 16 bytes.
 template <typename T>
 kernel void scatter_copy(device T* self [[buffer(0)]], constant T* source [[buffer(1)]],
                          device const long* places [[buffer(2)]],
@@ -102,7 +103,18 @@ kernel void scatter_copy(device T* self [[buffer(0)]], constant T* source [[buff
   }
   const auto offsets = offsets_of(part.column, columns);
   const auto item = offsets_of(p.is_sorted != 0 ? order[part.item] : part.item, items);
-  element_at(self, place + offsets[0]) = element_at(source, item[0] + offsets[1]);
+  const int64_t to = place + offsets[0];
+  const int64_t from = item[0] + offsets[1];
+  if (p.pack == 1) {
+    element_at(self, to) = element_at(source, from);
+  } else if (place % 16 == 0) {
+    element_at(reinterpret_cast<device uint4*>(self), to) =
+        element_at(reinterpret_cast<constant uint4*>(source), from);
+  } else {
+    for (int64_t byte = 0; byte < 16; byte += sizeof(T)) {
+      element_at(self, to + byte) = element_at(source, from + byte);
+    }
+  }
 }
 
 // ---- reductions ---------------------------------------------------------------------------------
@@ -178,11 +190,73 @@ inline void write_reduced(device T& self, A value, int64_t count, constant Scatt
   self = static_cast<T>(result);
 }
 
+// A thread's part of an item: adjacent elements.
+template <typename A, int PACK>
+struct ItemPack {
+  A of[PACK];
+};
+
+template <typename A, int PACK>
+inline void combine(thread ItemPack<A, PACK>& a, ItemPack<A, PACK> b, int32_t operation) {
+#pragma unroll
+  for (int e = 0; e < PACK; ++e) {
+    a.of[e] = combined(a.of[e], b.of[e], operation);
+  }
+}
+
+template <typename A, int PACK>
+inline void put(device A* to, ItemPack<A, PACK> from) {
+#pragma unroll
+  for (int e = 0; e < PACK; ++e) {
+    to[e] = from.of[e];
+  }
+}
+
+template <typename T, typename A, int PACK>
+inline void write_pack(device T* self, ItemPack<A, PACK> value, int64_t count,
+                       constant ScatterParameters& p) {
+#pragma unroll
+  for (int e = 0; e < PACK; ++e) {
+    write_reduced(self[e], value.of[e], count, p);
+  }
+}
+
+// Loads one element, or four.
+template <typename T, typename A>
+inline void load_elements(thread A (&to)[1], constant T* source, int64_t offset) {
+  to[0] = static_cast<A>(element_at(source, offset));
+}
+template <typename T, typename A>
+inline void load_elements(thread A (&to)[4], constant T* source, int64_t offset) {
+  const vec<T, 4> four = element_at(reinterpret_cast<constant vec<T, 4>*>(source), offset);
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    to[e] = static_cast<A>(four[e]);
+  }
+}
+
+// Loads a pack of item i of the sorted ones. offset: of the pack in its row, in bytes.
+template <typename T, typename A, int PACK>
+inline void load_item(thread ItemPack<A, PACK>& to, constant T* source, device const long* order,
+                      device const long* rows, device const float* scales,
+                      constant ScatterParameters& p, constant StridedLayout<1>& items, int64_t i,
+                      int64_t offset) {
+  const int64_t number = order[i];
+  const int64_t from = offsets_of(p.has_rows != 0 ? rows[number] : number, items)[0] + offset;
+  load_elements(to.of, source, from);
+  if (p.has_scales != 0) {
+#pragma unroll
+    for (int e = 0; e < PACK; ++e) {
+      to.of[e] = scaled(to.of[e], scales[number]);
+    }
+  }
+}
+
 // Reduces spans of sorted items. The runs that lie in one are written to self; what a span has of a
 // run that begins before it, and of one that goes on behind it, are partial results for the next
 // kernel. partials: those of all spans for runs that begin before, then those of all for runs that
-// go on.
-template <typename T>
+// go on. columns: of packs of PACK adjacent elements.
+template <typename T, int PACK>
 kernel void scatter_spans(
     device T* self [[buffer(0)]], device typename Reduced<T>::Type* partials [[buffer(1)]],
     constant T* source [[buffer(2)]], device const long* places [[buffer(3)]],
@@ -191,7 +265,7 @@ kernel void scatter_spans(
     constant StridedLayout<2>& columns [[buffer(7)]], device const long* rows [[buffer(8)]],
     device const float* scales [[buffer(9)]], uint2 position [[thread_position_in_grid]],
     uint2 grid [[threads_per_grid]]) {
-  using A = typename Reduced<T>::Type;
+  typedef ItemPack<typename Reduced<T>::Type, PACK> Pack;
   const int64_t index = thread_index(position, grid);
   if (index >= p.spans * columns.count) {
     return;
@@ -200,35 +274,52 @@ kernel void scatter_spans(
   const auto offsets = offsets_of(part.column, columns);
   const int64_t first = part.item * kScatterSpan;
   const int64_t end = min(first + kScatterSpan, p.items);
-  const int64_t partial = part.item * columns.count + part.column;
+  device typename Reduced<T>::Type* const partial =
+      partials + (part.item * columns.count + part.column) * PACK;
   bool begins_before = first > 0 && places[first - 1] == places[first];
   int64_t begin = first;
-  A value = A(0);
+  Pack value;
+  Pack next;
+  load_item(next, source, order, rows, scales, p, items, first, offsets[1]);
   for (int64_t i = first; i < end; ++i) {
-    const int64_t number = order[i];
-    const auto item = offsets_of(p.has_rows != 0 ? rows[number] : number, items);
-    A next = static_cast<A>(element_at(source, item[0] + offsets[1]));
-    next = p.has_scales != 0 ? scaled(next, scales[number]) : next;
-    value = i == begin ? next : combined(value, next, p.operation);
+    const Pack now = next;
+    // Loaded before what follows waits for places: most of the time is that of loads.
+    if (i + 1 < end) {
+      load_item(next, source, order, rows, scales, p, items, i + 1, offsets[1]);
+    }
+    if (i == begin) {
+      value = now;
+    } else {
+      combine(value, now, p.operation);
+    }
     const int64_t place = places[i];
     if (i + 1 < p.items && places[i + 1] == place) {
       if (i + 1 == end) {
-        partials[partial + (begins_before ? 0 : p.spans * columns.count)] = value;
+        put(partial + (begins_before ? 0 : p.spans * columns.count * PACK), value);
       }
       continue;
     }
     if (begins_before) {
-      partials[partial] = value;
+      put(partial, value);
     } else if (place >= 0) {
-      write_reduced(element_at(self, place + offsets[0]), value, i + 1 - begin, p);
+      write_pack(&element_at(self, place + offsets[0]), value, i + 1 - begin, p);
     }
     begins_before = false;
     begin = i + 1;
   }
 }
 
-// Combines the partial results of the run that begins in a span and goes on behind it.
-template <typename T>
+template <typename A, int PACK>
+inline void get(thread ItemPack<A, PACK>& to, device const A* from) {
+#pragma unroll
+  for (int e = 0; e < PACK; ++e) {
+    to.of[e] = from[e];
+  }
+}
+
+// Combines the partial results of the run that begins in a span and goes on behind it. columns: of
+// packs, as before.
+template <typename T, int PACK>
 kernel void scatter_runs(device T* self [[buffer(0)]],
                          device const typename Reduced<T>::Type* partials [[buffer(1)]],
                          device const long* places [[buffer(2)]],
@@ -236,7 +327,6 @@ kernel void scatter_runs(device T* self [[buffer(0)]],
                          constant StridedLayout<2>& columns [[buffer(4)]],
                          uint2 position [[thread_position_in_grid]],
                          uint2 grid [[threads_per_grid]]) {
-  using A = typename Reduced<T>::Type;
   const int64_t index = thread_index(position, grid);
   if (index >= p.spans * columns.count) {
     return;
@@ -255,20 +345,23 @@ kernel void scatter_runs(device T* self [[buffer(0)]],
   while (places[begin] != place) {
     ++begin;
   }
-  A value = partials[(p.spans + part.item) * columns.count + part.column];
+  ItemPack<typename Reduced<T>::Type, PACK> value;
+  get(value, partials + ((p.spans + part.item) * columns.count + part.column) * PACK);
   for (int64_t span = part.item + 1; end < p.items && places[end] == place; ++span) {
-    value = combined(value, partials[span * columns.count + part.column], p.operation);
-    const int64_t next = min(end + kScatterSpan, p.items);
-    if (places[next - 1] != place) {
+    ItemPack<typename Reduced<T>::Type, PACK> next;
+    get(next, partials + (span * columns.count + part.column) * PACK);
+    combine(value, next, p.operation);
+    const int64_t next_end = min(end + kScatterSpan, p.items);
+    if (places[next_end - 1] != place) {
       while (places[end] == place) {
         ++end;
       }
       break;
     }
-    end = next;
+    end = next_end;
   }
   const auto offsets = offsets_of(part.column, columns);
-  write_reduced(element_at(self, place + offsets[0]), value, end - begin, p);
+  write_pack(&element_at(self, place + offsets[0]), value, end - begin, p);
 }
 
 REGISTER_KERNEL("scatter_places_long", scatter_places, long);
@@ -284,9 +377,9 @@ REGISTER_WIDTH(short);
 REGISTER_WIDTH(int);
 REGISTER_WIDTH(long);
 
-#define REGISTER_REDUCTION(T)                             \
-  REGISTER_KERNEL("scatter_spans_" #T, scatter_spans, T); \
-  REGISTER_KERNEL("scatter_runs_" #T, scatter_runs, T)
+#define REGISTER_REDUCTION(T)                                \
+  REGISTER_KERNEL("scatter_spans_" #T, scatter_spans, T, 1); \
+  REGISTER_KERNEL("scatter_runs_" #T, scatter_runs, T, 1)
 
 REGISTER_REDUCTION(float);
 REGISTER_REDUCTION(half);
@@ -298,3 +391,11 @@ REGISTER_REDUCTION(short);
 REGISTER_REDUCTION(char);
 REGISTER_REDUCTION(uchar);
 REGISTER_REDUCTION(bool);
+
+#define REGISTER_PACKS(T)                                          \
+  REGISTER_KERNEL("scatter_spans_packs_" #T, scatter_spans, T, 4); \
+  REGISTER_KERNEL("scatter_runs_packs_" #T, scatter_runs, T, 4)
+
+REGISTER_PACKS(float);
+REGISTER_PACKS(half);
+REGISTER_PACKS(bfloat);

@@ -67,6 +67,12 @@ void check_arguments(const Tensor& weight, const Tensor& indices, const Tensor& 
   }
 }
 
+// Returns true if threads can load packs of a row's elements.
+bool has_packs(const Tensor& weight) {
+  return weight.stride(1) == 1 && weight.size(1) % metalops::kPack == 0 &&
+         weight.stride(0) % metalops::kPack == 0 && metalops::begins_with_pack(weight);
+}
+
 Bags embedding_bag(const Tensor& weight, const Tensor& indices, const Tensor& offsets,
                    bool /*scale_grad_by_freq*/, int64_t mode, bool /*sparse*/,
                    const MaybeTensor& sample_weights, bool has_last_offset, int64_t padding) {
@@ -97,10 +103,14 @@ Bags embedding_bag(const Tensor& weight, const Tensor& indices, const Tensor& of
   metalops::launch_threads(kernels(), "embedding_bag_find",
                            static_cast<uint64_t>(std::max(p.indices, offsets.size(0))), bags, all,
                            begins, p, metalops::kErrorBuffer);
-  metalops::launch_threads(kernels(), metalops::typed_kernel("embedding_bag_forward_", weight),
-                           static_cast<uint64_t>(p.bags * p.columns), output, sizes,
-                           is_maximum ? largest : sizes, weight, all, begins,
-                           sample_weights_or(sample_weights, weight), p);
+  const bool are_packs = has_packs(weight);
+  metalops::launch_threads(
+      kernels(),
+      metalops::typed_kernel(are_packs ? "embedding_bag_forward_packs_" : "embedding_bag_forward_",
+                             weight),
+      static_cast<uint64_t>(p.bags * (are_packs ? p.columns / metalops::kPack : p.columns)), output,
+      sizes, is_maximum ? largest : sizes, weight, all, begins,
+      sample_weights_or(sample_weights, weight), p);
   return {output, bags.to(index_type), sizes.to(index_type), largest.to(index_type)};
 }
 

@@ -51,7 +51,35 @@ ScatterParameters parameters_of(const ScatterItems& to) {
           .items_first = to.items_first ? 1 : 0,
           .has_rows = to.rows.defined() ? 1 : 0,
           .has_scales = to.scales.defined() ? 1 : 0,
-          .unused = 0};
+          .pack = 1};
+}
+
+// Returns the bytes at which the tensor begins in its storage, which is aligned.
+int64_t first_byte(const Tensor& x) {
+  return x.storage_offset() * static_cast<int64_t>(x.element_size());
+}
+
+// Returns true if threads can have packs of so many adjacent elements of an item: its elements are
+// adjacent in self and in the source, and the source's packs begin where a vector may.
+bool has_packs(const ScatterItems& to, const StridedLayout<1>& items,
+               const StridedLayout<2>& columns, int64_t pack) {
+  const auto element = static_cast<int64_t>(to.items.element_size());
+  const auto bytes = pack * element;
+  bool are_aligned = first_byte(to.items) % bytes == 0;
+  for (uint32_t d = 0; d < items.dimensions; ++d) {
+    are_aligned = are_aligned && items.strides[0][d] % bytes == 0;
+  }
+  return are_aligned && pack > 1 && !to.items_first && columns.dimensions == 1 &&
+         columns.strides[0][0] == element && columns.strides[1][0] == element &&
+         columns.count % pack == 0;
+}
+
+// Makes the layout one of packs of elements.
+void divide_by_packs(StridedLayout<2>& columns, int64_t pack) {
+  columns.count /= pack;
+  columns.sizes[0] /= pack;
+  columns.strides[0][0] *= pack;
+  columns.strides[1][0] *= pack;
 }
 
 struct SortedPlaces {
@@ -84,7 +112,12 @@ void copy_items(const ScatterItems& to, bool is_ordered) {
   p.is_sorted = is_ordered ? 1 : 0;
   const auto order = is_ordered ? sorted(to.places) : SortedPlaces{to.places, to.places};
   const auto items = row_major_layout<1>({to.items});
-  const auto columns = row_major_layout<2>({to.self_columns, to.columns});
+  auto columns = row_major_layout<2>({to.self_columns, to.columns});
+  const auto pack = 16 / static_cast<int32_t>(to.items.element_size());
+  if (has_packs(to, items, columns, pack) && first_byte(to.self_columns) % 16 == 0) {
+    p.pack = pack;
+    divide_by_packs(columns, pack);
+  }
   launch_threads(scatter_kernels(),
                  KernelName("scatter_copy_") + metal_type_of_width(to.items.scalar_type()),
                  static_cast<uint64_t>(p.items * columns.count), to.self_columns, to.items,
@@ -100,17 +133,23 @@ void reduce_items(const char* name, const ScatterItems& to, const ScatterReducti
   p.has_self = reduction.has_self ? 1 : 0;
   const auto order = sorted(to.places);
   const auto items = row_major_layout<1>({to.items});
-  const auto columns = row_major_layout<2>({to.self_columns, to.columns});
-  const auto threads = static_cast<uint64_t>(p.spans * columns.count);
+  auto columns = row_major_layout<2>({to.self_columns, to.columns});
   const auto partials = at::empty({p.spans > 1 ? 2 * p.spans * columns.count : 1},
                                   to.items.options().dtype(reduced_type(type)));
-  launch_threads(scatter_kernels(), typed_kernel("scatter_spans_", type), threads, to.self_columns,
-                 partials, to.items, order.places, order.order, p, items, columns,
-                 to.rows.defined() ? to.rows : order.order,
-                 to.scales.defined() ? to.scales : order.order);
+  constexpr int64_t kPackOfReduction = 4;
+  const bool are_packs = is_metal_float(type) && has_packs(to, items, columns, kPackOfReduction);
+  if (are_packs) {
+    divide_by_packs(columns, kPackOfReduction);
+  }
+  const auto threads = static_cast<uint64_t>(p.spans * columns.count);
+  launch_threads(
+      scatter_kernels(), typed_kernel(are_packs ? "scatter_spans_packs_" : "scatter_spans_", type),
+      threads, to.self_columns, partials, to.items, order.places, order.order, p, items, columns,
+      to.rows.defined() ? to.rows : order.order, to.scales.defined() ? to.scales : order.order);
   if (p.spans > 1) {
-    launch_threads(scatter_kernels(), typed_kernel("scatter_runs_", type), threads, to.self_columns,
-                   partials, order.places, p, columns);
+    launch_threads(scatter_kernels(),
+                   typed_kernel(are_packs ? "scatter_runs_packs_" : "scatter_runs_", type), threads,
+                   to.self_columns, partials, order.places, p, columns);
   }
 }
 

@@ -7,7 +7,7 @@ from metalops import debug, fixes, testing
 from metalops.testing.samples import make
 from torch.nn import functional as F
 
-from ..aten import assert_refused_as_on_the_cpu
+from ..aten import assert_refused_as_on_the_cpu, kernels_of
 
 
 def by_dtype(*dtypes):
@@ -52,7 +52,11 @@ def test_values_and_gradients(mode, dtype):
     index = make((40,), torch.int64, low=0, high=8)
     for number, offsets in enumerate(map(torch.tensor, OFFSETS)):
         for last in (False, True) if len(offsets) > 1 else (False,):
-            for weight in (make((9, 7), dtype), make((70, 9), dtype).t()[:, ::2]):
+            for weight in (
+                make((9, 7), dtype),
+                make((70, 9), dtype).t()[:, ::2],
+                make((9, 8), dtype),
+            ):
                 padding = 3 if number % 2 else None
                 samples = make((40,), dtype) if mode == "sum" and number != 1 else None
                 case = testing.Case("bags", (weight, *([] if samples is None else [samples])))
@@ -193,3 +197,23 @@ def test_compiled_functions():
     torch.testing.assert_close(
         expected.cpu(), F.embedding_bag(index.cpu(), bags.weight.detach().cpu())
     )
+
+
+# Columns of a weight, what lies between its rows, and where it begins.
+@pytest.mark.parametrize("layout", [(8, 0, 0), (8, 4, 4), (8, 3, 0), (8, 0, 2), (7, 1, 0)], ids=str)
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@by_dtype(torch.float32, torch.float16, torch.bfloat16)
+def test_rows_are_read_in_packs(layout, mode, dtype, tmp_path):
+    columns, gap, begin = layout
+    memory = make((begin + 9 * (columns + gap),), dtype, seed=3)
+    weight = memory.as_strided((9, columns), (columns + gap, 1), begin)
+    there = memory.to("mps").as_strided(weight.shape, weight.stride(), begin)
+    index, offsets = make((40,), torch.int64, low=0, high=8), torch.tensor([0, 3, 3, 40])
+    actual, kernels = kernels_of(
+        lambda: F.embedding_bag(index.to("mps"), there, offsets.to("mps"), mode=mode), tmp_path
+    )
+    packs = "packs_" if columns % 4 == gap % 4 == begin % 4 == 0 else ""
+    assert any(name.startswith(f"embedding_bag_forward_{packs}") for name in kernels)
+    assert any("packs_" in name for name in kernels) == bool(packs)
+    expected = F.embedding_bag(index, weight.double(), offsets, mode=mode).to(dtype)
+    torch.testing.assert_close(actual.cpu(), expected, rtol=4 * torch.finfo(dtype).eps, atol=2e-5)

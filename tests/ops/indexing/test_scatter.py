@@ -9,7 +9,7 @@ from metalops import debug, fixes, testing
 from metalops.testing.samples import FLOATS, INTEGERS, layouts, make, to_device
 from torch.testing._internal.common_methods_invocations import op_db
 
-from ..aten import assert_refused_as_on_the_cpu
+from ..aten import assert_refused_as_on_the_cpu, kernels_of
 
 EXACT = (*INTEGERS, torch.bool)
 
@@ -389,3 +389,64 @@ def test_arguments_are_refused_as_on_the_cpu():
     with pytest.raises(NotImplementedError, match="not implemented for 'ComplexFloat'"):
         z = x[0].to("mps", torch.complex64)
         z.scatter_reduce(0, index.to("mps"), z, "amax")
+
+
+# ---- rows in packs of elements -------------------------------------------------------------------
+
+# Rows of which all elements are in packs of 16 bytes, and others: their number, what lies between them, and where the
+# source and self begin.
+ROWS = [
+    (64, 0, 0, 0),
+    (64, 8, 0, 0),
+    (64, 3, 0, 0),
+    (63, 1, 0, 0),
+    (64, 0, 1, 0),
+    (64, 0, 0, 1),
+    (64, 0, 4, 4),
+]
+
+
+def rows_of(count, columns, gap, begin, dtype, seed):
+    """A matrix whose rows lie `gap` elements apart, and begins at another element than its storage."""
+    stride = columns + gap
+    memory = make((begin + count * stride,), dtype, seed=seed)
+    return memory, (count, columns), (stride, 1), begin
+
+
+@pytest.mark.parametrize("rows", ROWS, ids=str)
+@by_dtype(torch.float32, torch.float16, torch.uint8, torch.complex64)
+def test_rows_are_copied_in_packs(rows, dtype):
+    columns, gap, of_source, of_self = rows
+    index = _index(150, 40)
+    results = []
+    for device in ("cpu", "mps"):
+        source, self = (
+            memory.to(device).as_strided(*layout)
+            for memory, *layout in (
+                rows_of(150, columns, gap, of_source, dtype, 1),
+                rows_of(40, columns, gap, of_self, dtype, 2),
+            )
+        )
+        results.append(self.index_copy_(0, index.to(device), source).cpu())
+    assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("rows", ROWS, ids=str)
+@by_dtype(torch.float32, torch.float16, torch.bfloat16)
+def test_rows_are_reduced_in_packs(rows, dtype, tmp_path):
+    columns, gap, of_source, of_self = rows
+    index = _index(300, 5)  # runs longer than a thread's span
+    source, self = (
+        memory.to("mps").as_strided(*layout)
+        for memory, *layout in (
+            rows_of(300, columns, gap, of_source, dtype, 1),
+            rows_of(5, columns, gap, of_self, dtype, 2),
+        )
+    )
+    expected = self.cpu().double().index_add_(0, index, source.cpu().double())
+    _, kernels = kernels_of(lambda: self.index_add_(0, index.to("mps"), source), tmp_path)
+    quads = (columns % 4, gap % 4, of_source % 4) == (0, 0, 0)
+    assert any(name.startswith("scatter_spans_packs_") for name in kernels) == quads
+    torch.testing.assert_close(
+        self.cpu(), expected.to(dtype), rtol=4 * torch.finfo(dtype).eps, atol=300 * 2**-22
+    )
