@@ -3,7 +3,6 @@
 #include <csrc/python/functor.h>
 
 #include <ATen/TensorIterator.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/native/mps/MetalShaderLibrary.h>
 #include <metalops/boxed.h>
 #include <metalops/elementwise_launch.h>
@@ -165,14 +164,13 @@ class AutocastKernel final : public c10::OperatorKernel {
   explicit AutocastKernel(bool lower_precision) : lower_precision_(lower_precision) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    const internals::ExcludeDispatchKeyGuard no_autocast(
-        at::autocast::get_autocast_dispatch_key_from_device_type(at::kMPS));
+    const internals::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastMPS);
     const auto type =
-        lower_precision_ ? at::autocast::get_autocast_dtype(at::kMPS) : ScalarType::Float;
+        lower_precision_ ? internals::get_autocast_dtype(at::kMPS) : ScalarType::Float;
     for (auto argument = stack->end() - static_cast<int64_t>(op.schema().arguments().size());
          argument != stack->end(); ++argument) {
       if (argument->isTensor()) {
-        *argument = at::autocast::cached_cast(type, argument->toTensor(), at::kMPS);
+        *argument = internals::cached_cast(type, argument->toTensor(), at::kMPS);
       }
     }
     op.callBoxed(stack);

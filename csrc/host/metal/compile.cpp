@@ -85,6 +85,17 @@ std::string format_source(const std::string& source, const std::vector<std::stri
 
 bool can_compile() { return Py_IsInitialized() != 0; }
 
+std::string call_capture(const char* function, const std::vector<std::string>& arguments) {
+  if (!can_compile()) return "traces are recorded in programs with a Python interpreter only";
+  const py::gil_scoped_acquire gil;
+  try {
+    py::module_::import("metalops.trace.capture").attr(function)(*py::tuple(py::cast(arguments)));
+    return "";
+  } catch (const py::error_already_set& raised) {
+    return raised.what();
+  }
+}
+
 std::shared_ptr<exec::Library> compile_left_out(std::string_view source, uint32_t language,
                                                 const std::vector<std::string>& kernels) {
   try {

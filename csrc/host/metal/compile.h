@@ -51,6 +51,9 @@ std::string format_source(const std::string& source, const std::vector<std::stri
 // Returns false where no Python interpreter runs, which compiling needs.
 bool can_compile();
 
+// Calls a function of metalops.trace.capture; returns the error's text, "" if there is none.
+std::string call_capture(const char* function, const std::vector<std::string>& arguments);
+
 // Calls metalops.msl.compile_left_out (see exec::compile_left_out). Throws python_error.
 std::shared_ptr<exec::Library> compile_left_out(std::string_view source, uint32_t language,
                                                 const std::vector<std::string>& kernels);

@@ -17,6 +17,9 @@ namespace at {
 class Tensor;
 class TensorBase;
 struct TensorIteratorBase;
+namespace native::mps {
+class MetalKernelFunction;
+}
 }  // namespace at
 
 namespace metalops {
@@ -143,5 +146,10 @@ exec::BoundBuffer bound_tensor(const at::TensorBase& tensor);
 // Return torch's group sizes for one-dimensional and two-dimensional elementwise launches.
 std::array<uint64_t, 3> group_for_1d(const exec::Kernel& kernel, uint64_t length);
 std::array<uint64_t, 3> group_for_2d(const exec::Kernel& kernel, uint64_t inner, uint64_t outer);
+
+// Binds a table of visible functions to the kernel that is being encoded; see
+// Encoder::set_functions.
+void set_functions(const at::native::mps::MetalKernelFunction& kernel, unsigned index,
+                   const std::vector<std::string>& names);
 
 }  // namespace metalops

@@ -11,7 +11,6 @@
 #include <metal/encoder.h>
 #include <metal/error_buffer.h>
 #include <metal/pipeline.h>
-#include <metal/python_call.h>
 #include <metal/tensor_argument.h>
 #include <metal/texture_argument.h>
 #include <torch_internals.h>

@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include <metal/encoder.h>
 #include <metal/texture_argument.h>
 
 namespace metalops {

@@ -4,9 +4,6 @@
 #include <ATen/native/mps/MetalShaderLibrary.h>
 #include <pybind11/pybind11.h>
 
-#include <string>
-#include <vector>
-
 namespace metalops {
 
 // Binds the arguments, except textures and samplers, to the buffers 0, 1, ...:
@@ -23,10 +20,5 @@ namespace metalops {
 void call_kernel(at::native::mps::MetalKernelFunction& kernel, const pybind11::args& args,
                  const pybind11::object& threads, const pybind11::object& group_size,
                  const pybind11::object& arg_casts, const pybind11::object& error_buf_idx);
-
-// Binds a table of visible functions to the kernel that is being encoded; see
-// Encoder::set_functions.
-void set_functions(const at::native::mps::MetalKernelFunction& kernel, unsigned index,
-                   const std::vector<std::string>& names);
 
 }  // namespace metalops

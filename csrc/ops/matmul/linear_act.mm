@@ -2,7 +2,6 @@
 // GEMM with a fused epilogue).
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/cat.h>
@@ -435,13 +434,12 @@ Tensor linear_act_autograd(const Tensor& x, const Tensor& weight, const MaybeTen
 }
 
 // Casts the arguments as torch's autocast does for linear layers.
-template <at::DeviceType Device>
+template <at::DeviceType Device, c10::DispatchKey Key>
 Tensor linear_act_autocast(const Tensor& x, const Tensor& weight, const MaybeTensor& bias,
                            std::string_view name) {
-  using at::autocast::cached_cast;
-  const metalops::internals::ExcludeDispatchKeyGuard no_autocast(
-      at::autocast::get_autocast_dispatch_key_from_device_type(Device));
-  const auto type = at::autocast::get_autocast_dtype(Device);
+  using metalops::internals::cached_cast;
+  const metalops::internals::ExcludeDispatchKeyGuard no_autocast(Key);
+  const auto type = metalops::internals::get_autocast_dtype(Device);
   static const auto op = find<LinearAct>("metalops::linear_act");
   return op.call(cached_cast(type, x, Device), cached_cast(type, weight, Device),
                  bias ? MaybeTensor(cached_cast(type, *bias, Device)) : std::nullopt, name);
@@ -482,11 +480,14 @@ TORCH_LIBRARY_FRAGMENT(metalops, m) {
   m.impl("linear_act_backward",
          torch::dispatch(DispatchKey::Autograd, TORCH_FN(linear_act_backward_autograd)));
   m.impl("linear_act",
-         torch::dispatch(DispatchKey::AutocastMPS, TORCH_FN(linear_act_autocast<at::kMPS>)));
+         torch::dispatch(DispatchKey::AutocastMPS,
+                         TORCH_FN((linear_act_autocast<at::kMPS, DispatchKey::AutocastMPS>))));
   m.impl("linear_act",
-         torch::dispatch(DispatchKey::AutocastCPU, TORCH_FN(linear_act_autocast<at::kCPU>)));
+         torch::dispatch(DispatchKey::AutocastCPU,
+                         TORCH_FN((linear_act_autocast<at::kCPU, DispatchKey::AutocastCPU>))));
   m.impl("linear_act",
-         torch::dispatch(DispatchKey::AutocastCUDA, TORCH_FN(linear_act_autocast<at::kCUDA>)));
+         torch::dispatch(DispatchKey::AutocastCUDA,
+                         TORCH_FN((linear_act_autocast<at::kCUDA, DispatchKey::AutocastCUDA>))));
   metalops::autograd::implement_not_differentiable(
       m, "metalops::linear_act_with_input",
       "derivative for metalops::linear_act_with_input is not implemented: it is what "

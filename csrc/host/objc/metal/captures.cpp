@@ -2,7 +2,6 @@
 #include <c10/util/Exception.h>
 #include <locks.h>
 #include <metal/compile.h>
-#include <pybind11/pybind11.h>
 
 #include <csrc/host/objc/metal.h>
 
@@ -37,28 +36,15 @@ CaptureManager* manager() {
   return one;
 }
 
-// Calls a function of metalops.trace.capture; returns the error's text, "" if there is none.
-template <class... A>
-std::string call_python(const char* function, const A&... arguments) {
-  if (!can_compile()) return "traces are recorded in programs with a Python interpreter only";
-  const pybind11::gil_scoped_acquire gil;
-  try {
-    pybind11::module_::import("metalops.trace.capture").attr(function)(arguments...);
-    return "";
-  } catch (const pybind11::error_already_set& raised) {
-    return raised.what();
-  }
-}
-
 std::string begin_recording(CaptureManager* self) {
-  const std::string problem = call_python("begin_document", self->path);
+  const std::string problem = call_capture("begin_document", {self->path});
   self->is_recording = problem.empty();
   return problem;
 }
 
 void end_recording(CaptureManager* self) {
   if (!std::exchange(self->is_recording, false)) return;
-  const std::string problem = call_python("end_document");
+  const std::string problem = call_capture("end_document", {});
   TORCH_CHECK(problem.empty(), "-[MTLCaptureManager stopCapture]: ", problem);
 }
 

@@ -16,6 +16,13 @@
     "metalops knows the internals of torch 2.13 to 2.15; what follows may not suit this version"
 #endif
 
+// <ATen/autocast_mode.h> declares these and includes the headers of all operators, which take
+// longer to read than the sources that cast.
+namespace at::autocast {
+TORCH_API c10::ScalarType get_autocast_dtype(c10::DeviceType device);
+TORCH_API Tensor cached_cast(c10::ScalarType type, const Tensor& tensor, c10::DeviceType device);
+}  // namespace at::autocast
+
 namespace metalops::internals {
 
 // ---- tensors ------------------------------------------------------------------------------------
@@ -84,5 +91,10 @@ using c10::impl::ExcludeDispatchKeyGuard;
 
 // Returns true if a Python mode for functions (torch.overrides) has to see every call.
 using at::impl::torch_function_mode_enabled;
+
+// ---- autocast -----------------------------------------------------------------------------------
+
+using at::autocast::cached_cast;
+using at::autocast::get_autocast_dtype;
 
 }  // namespace metalops::internals
