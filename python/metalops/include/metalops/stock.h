@@ -51,27 +51,36 @@ class METALOPS_HIDDEN AtenKernels {
 
   template <class Function>
   void impl(const char* name, Function&& function) {
-    const auto handle = find(name);
-    if (handle && handle->hasKernelForDispatchKey(key_)) {
-      note(name, "");
-    } else if (handle) {
-      library_.impl(name, std::forward<Function>(function));
-    }
+    add(name, torch::CppFunction(std::forward<Function>(function)));
   }
 
   // Replaces torch's kernel, if there is one. reason: why torch's is not sufficient.
   template <class Function>
   void replace(const char* name, Function&& function, const char* reason) {
+    replace_with(name, torch::CppFunction(std::forward<Function>(function)), reason);
+  }
+
+ private:
+  // Not templates: only the function's signature needs code of its own.
+  void add(const char* name, torch::CppFunction&& function) {
+    const auto handle = find(name);
+    if (handle && handle->hasKernelForDispatchKey(key_)) {
+      note(name, "");
+    } else if (handle) {
+      library_.impl(name, std::move(function));
+    }
+  }
+
+  void replace_with(const char* name, torch::CppFunction&& function, const char* reason) {
     const auto handle = find(name);
     if (!handle) return;
     if (handle->hasKernelForDispatchKey(key_)) note(name, reason);
     // The dispatcher would warn about every kernel that replaces another one.
     Silent silent;
     const c10::WarningUtils::WarningHandlerGuard guard(&silent);
-    library_.impl(name, std::forward<Function>(function));
+    library_.impl(name, std::move(function));
   }
 
- private:
   class Silent final : public c10::WarningHandler {
     void process(const c10::Warning&) override {}
   };
