@@ -13,6 +13,7 @@ ROOT = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.join(ROOT, "python", "metalops")
 # The functions that torch's library for Linux declares for mps and does not define; generated.
 C_SHIM = os.path.join("build", "c_shim_mps.cpp")
+PRECOMPILED_HEADER = "csrc/precompiled.h"
 
 
 def import_from_source_tree() -> None:
@@ -30,7 +31,7 @@ def find(*patterns: str) -> list[str]:
     )
 
 
-def units(sources: list[str], count: int = 6) -> list[list[str]]:
+def units(sources: list[str], count: int = 4) -> list[list[str]]:
     """Parts of the sources, which stay the same when there is another source."""
     parts = [[] for _ in range(count)]
     for source in sources:
@@ -66,10 +67,11 @@ def objective_c_library(sources: list[str], flags: list[str]) -> object:
     )
     library.uses_device = True
     library.objective_c = False  # it is C++
+    library.precompiled_header = PRECOMPILED_HEADER
     library.units = [
         find("csrc/host/objc/[a-s]*.cpp"),
         find("csrc/host/objc/foundation/*.cpp"),
-        find("csrc/host/objc/metal/*.cpp"),
+        ["csrc/host/objc/torch_mps.cpp", *find("csrc/host/objc/metal/*.cpp")],
         find("csrc/validation/*.cpp"),
     ]
     return library
@@ -83,6 +85,13 @@ def extensions() -> list:
     flags = ["-O2", "-g0", "-Wno-attributes"]
     # torch's headers then include those of the operators that they use instead of all 2,400.
     flags.append("-DAT_PER_OPERATOR_HEADERS")
+    # Operators check arguments and call torch and the device, whose time -O2 does not change; -O1 compiles a quarter faster.
+    flags_of_operators = ["-O1", *flags[1:]]
+    if "clang" not in compilers.cxx_version(compilers.find_cxx()).lower():
+        # Otherwise g++ searches its memory for garbage, with all of the precompiled header, in a tenth of its time.
+        more_memory = "--param=ggc-min-heapsize=2000000"
+        flags.append(more_memory)
+        flags_of_operators += ["-finline-small-functions", more_memory]
     result = []
     if software_device():
         write_if_changed(C_SHIM, c_shim.source(torch_include()))
@@ -104,29 +113,33 @@ def extensions() -> list:
             # Operators and other packages' extensions find the device by this name once it is loaded.
             extra_link_args=["-Wl,-soname,libmetalops_host.so"],
         )
-        host.precompiled_header = "csrc/host/precompiled.h"
+        host.precompiled_header = PRECOMPILED_HEADER
         bindings = find(
             "csrc/host/**/bindings.cpp",
             "csrc/host/metal/compile.cpp",
             "csrc/host/metal/python_call.cpp",
         )
-        # Private names of these are private names of other sources, too.
+        # Private names of these are private names of other sources, too, and they include no large header of torch.
         alone = find(
             "csrc/host/exec/*_engine.cpp",
             "csrc/host/exec/in_kernel.cpp",
             "csrc/host/exec/sanitize/engine.cpp",
             "csrc/host/exec/sanitize/race_detector.cpp",
-            "csrc/host/metal/elementwise_unary.cpp",
-            "csrc/host/metal/elementwise_ternary.cpp",
-            "csrc/host/metal/shader_library.cpp",
         )
-        folders = [
-            find(f"csrc/host/{folder}")
-            for folder in ("aoti/*.cpp", "device/*.cpp", "exec/**/*.cpp", "metal/*.cpp", "*.cpp")
+        # Private names of these are private names of their folder, so they are compiled with other ones.
+        apart = [
+            f"csrc/host/metal/{name}.cpp"
+            for name in ("elementwise_unary", "elementwise_ternary", "shader_library")
+        ]
+        unary, ternary, library = apart
+        units_of_folders = [
+            [*find("csrc/host/device/*.cpp"), ternary],
+            [s for s in find("csrc/host/metal/*.cpp") if s not in apart],
+            [*find("csrc/host/*.cpp", "csrc/host/aoti/*.cpp", "csrc/host/exec/**/*.cpp"), unary],
         ]
         host.units = [
-            bindings,
-            *([s for s in sources if s not in (*bindings, *alone)] for sources in folders),
+            [*bindings, library],
+            *([s for s in unit if s not in (*bindings, *alone)] for unit in units_of_folders),
         ]
         result.append(host)
         result.append(objective_c_library(objective_c, flags))
@@ -137,16 +150,14 @@ def extensions() -> list:
         *of_plans,
         *find("kernels/**/*.metal"),
     ]
-    # Operators check arguments and call torch and the device, whose time -O2 does not change; -O1 compiles a quarter faster.
     operators = MetalExtension(
-        "metalops._C", sources, include_dirs=[ROOT], extra_compile_args=["-O1", *flags[1:]]
+        "metalops._C", sources, include_dirs=[ROOT], extra_compile_args=flags_of_operators
     )
     operators.at_first_use = "kernels/at_first_use.txt"
-    operators.precompiled_header = "csrc/ops/precompiled.h"
+    operators.precompiled_header = PRECOMPILED_HEADER
     operators.units = [
         *units(find("csrc/ops/**/*.mm")),
-        find("csrc/python/*.cpp"),
-        find("csrc/distributed/*.cpp"),
+        find("csrc/python/*.cpp", "csrc/distributed/*.cpp"),
         of_plans,
     ]
     result.append(operators)
