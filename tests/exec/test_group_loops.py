@@ -635,6 +635,27 @@ def test_barriers_in_different_iterations_are_an_error():
         _run(source, torch.arange(2, dtype=torch.int32), 2, "group")
 
 
+def test_variables_whose_values_call_functions_of_their_names():
+    """A qualified name, and one that a pointer or an object has as a member, is none of the variables."""
+    source = f"""
+    struct Twice {{
+      static uint scale(uint x) {{ return 2 * x; }}
+      uint shift(uint x) const thread {{ return x + 1; }}
+    }};
+    namespace library {{ uint offset(uint x) {{ return x + 100; }} }}
+    kernel void k(device const uint* x, device uint* out, {PARAMETERS}) {{
+      const uint scale = Twice::scale(x[i]), offset = library::offset(scale);
+      Twice twice;
+      const uint shift = twice.shift(offset);
+      threadgroup_barrier(mem_flags::mem_none);
+      out[i] = simd_max(shift) + scale + offset;
+    }}"""
+    x = torch.arange(64, dtype=torch.int32)
+    expected = (x // 32 * 32 + 31) * 2 + 101 + 2 * x + 2 * x + 100
+    for engine in ("group", "fiber"):
+        assert _run(source, x, 64, engine).tolist() == expected.tolist(), engine
+
+
 def test_buffers_that_are_references():
     source = f"""
     kernel void k(device uint& out, device atomic_uint& count, device const uint* x, {PARAMETERS}) {{

@@ -221,7 +221,9 @@ class FunctionScopes:
                     names.setdefault(name, []).append(declaration)
                     scopes[-1][2].append(name)
                     continue
-                for declaration in reversed(names.get(name, ())):
+                # A qualified name is none of a function's variables, in whose value it may be.
+                is_qualified = masked.startswith("::", start - 2)
+                for declaration in () if is_qualified else reversed(names.get(name, ())):
                     if declaration.visible_from <= start:
                         declaration.uses.append(node)
                         self.meanings[start] = declaration
