@@ -17,6 +17,7 @@ import random
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from metalops import msl
@@ -111,10 +112,12 @@ _SHUFFLES = {  # the lane whose value a lane takes; None for its own
 
 @dataclass
 class Shuffle:
-    """Of the variable r, whose last value a lane gives that takes no part and has it; others give 0."""
+    """Of the variable r, whose last value a lane gives that takes no part and has it; others give 0. Where there are no last
+    values, as on CUDA, a lane that takes no part gives 0."""
 
     form: str
     amount: Plain
+    has_last_values: ClassVar[bool] = True
 
     @property
     def text(self) -> str:
@@ -126,7 +129,9 @@ class Shuffle:
         result = [0] * LANES
         for lane in lanes_of(mask):
             source = _SHUFFLES[self.form](lane, amounts[lane])
-            result[lane] = r[lane if source is None else source]
+            source = lane if source is None else source
+            if self.has_last_values or mask >> source & 1:
+                result[lane] = r[source]
         return result
 
 
@@ -506,8 +511,9 @@ class Program:
             f"  out[i] = {self.functions[-1].name}(i, lane, shared + i / {LANES}u * {LANES}u);\n}}\n"
         )
 
-    def run(self, threads: int) -> torch.Tensor:
+    def run(self, threads: int, has_last_values: bool = True) -> torch.Tensor:
         """What a launch of one threadgroup of so many threads leaves in `out`."""
+        Shuffle.has_last_values = has_last_values
         result = []
         for first in range(0, threads, LANES):
             there = min(LANES, threads - first)
