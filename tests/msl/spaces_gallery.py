@@ -521,6 +521,25 @@ CASES = [
             ("", "max((device int*)o)", 1),
         ],
     ),
+    (
+        "packs_beside_functions_of_other_namespaces",
+        """
+        namespace one {
+        int sum(const device float& x, int y) { return 100; }
+        int sum(const thread float& x, int y) { return 200; }
+        struct object { int n; object(int n_) : n(n_) {} };
+        }
+        int sum() { return 0; }
+        template <typename T, typename... R> int sum(T x, R... rest) { return int(x) + sum(rest...); }
+        """,
+        [
+            ("", "sum(1, 2, 3)", 6),
+            ("", "sum(1.0f, 2)", 3),
+            ("", "one::sum(o[0], 2)", 100),
+            ("", "one::sum(own[0], 2)", 200),
+            ("one::object n(4);", "n.n", 4),
+        ],
+    ),
 ]
 
 

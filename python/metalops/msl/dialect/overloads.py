@@ -686,6 +686,7 @@ class Overloads:
             return  # another function of that name, of the library for example
         arguments = arguments_of(call)
         if arguments is None:
+            functions = self._without_strangers(call, functions)
             fits = {f: self.spaces.fit_of_pack(call, f) for f in functions}
         else:
             fits = {f: self.spaces.fit(call, arguments, f) for f in functions}
@@ -701,13 +702,24 @@ class Overloads:
                     node.start_byte,
                 )
             return  # another function of that name, of the library for example
-        left = self._most_special(left, arguments or [])
+        if arguments is not None:
+            left = self._most_special(left, arguments)
         suffix: str | None = self._suffix(left[0])
         if not self._have_one_suffix(left):
             suffix = self._shared_suffix(left, fits)
             if suffix is None:
                 self._refuse(node, call, name, left, fits)
         self._insert(node.end_byte, suffix)
+
+    def _without_strangers(self, call, functions: list[Function]) -> list[Function]:
+        """Returns the functions without those of other namespaces whose parameters are numbers: only an object among the
+        elements of a pack brings the functions of its namespace."""
+        reached = self.lookup.reached_by_name(functions, self.calls.place_of(call))
+        return [
+            f
+            for f in functions
+            if f in reached or not all(_is_builtin(_end(t)) for t in self._types(f))
+        ]
 
     def _have_one_suffix(self, functions: list[Function]) -> bool:
         """Returns true if it does not matter which of the names of functions is called."""
