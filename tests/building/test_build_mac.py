@@ -523,7 +523,7 @@ target_link_libraries(program ${METAL} "-framework Foundation")
 """
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
 @pytest.mark.skipif(objective_c.find_compiler() is None, reason="clang is not installed")
 def test_a_program_with_an_embedded_source_is_built_by_cmake_and_runs(tmp_path):

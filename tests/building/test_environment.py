@@ -128,7 +128,7 @@ print(metalops._host.set_sanitizer_halt(True))
 """
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_process_with_all_of_them_empty_is_as_one_with_none(tmp_path):
     home = {"HOME": str(tmp_path)}
     _python("-c", _PROGRAM, **home)  # compiles the kernels that it uses, and may say so

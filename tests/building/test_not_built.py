@@ -124,7 +124,7 @@ print("done")
 """
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_operators_run_on_the_cpu(tree):
     assert run_program(tree, OPERATORS) == "done\n"
 

@@ -225,7 +225,7 @@ needs_sanitizers = pytest.mark.skipif(
 
 
 @needs_sanitizers
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_marked_test_runs_in_a_process_under_the_sanitizer(suite):
     result = suite(SANITIZED, "-k", "not elsewhere")
     result.assert_outcomes(passed=2, failed=1, deselected=1)

@@ -125,7 +125,7 @@ def extensions(tmp_path):
     return tmp_path, build
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform == "darwin", reason="headers are precompiled on Linux only")
 def test_a_build_prints_one_line_a_file_and_makes_only_what_changed(extensions):
     folder, build = extensions

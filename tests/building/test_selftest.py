@@ -43,7 +43,7 @@ def test_all_is_right_in_minutes_and_every_kernel_file_is_used(tmp_path):
     assert used == families or "left to torch" in {entry.status for entry in metalops.coverage()}
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_wrong_result_is_reported_with_its_inputs(tmp_path, monkeypatch, capsys):
     special = torch.special.airy_ai
 

@@ -53,7 +53,7 @@ def has_launched(*beginnings):
 
 
 @pytest.mark.full
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("body", ["tensor", "simdgroup"])
 @pytest.mark.parametrize("seed", range(10))
 def test_generated_calls(seed, body, monkeypatch):
@@ -143,7 +143,7 @@ def test_options_of_pages(name, queries):
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_caches_of_codes():
     for codes in decoding.CODES:
         for as_tensor in (False, True):

@@ -28,7 +28,7 @@ def on_the_software_device(monkeypatch):
     use_built_kernels(monkeypatch)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("dtype", packing.FLOATS, ids=str)
 @pytest.mark.parametrize("with_bias", [False, True])
@@ -64,7 +64,7 @@ def linear_of_a_file(name, rows, sizes, dtype):
     return kernel
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K"])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("dtype", packing.FLOATS, ids=str)

@@ -179,7 +179,7 @@ def test_on_compute_capability_9_0_four_simdgroups_multiply_together(m, n, simdg
     assert ("cp.async.bulk.tensor" in text) == (ways == 2)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_on_compute_capability_9_0_launches_bring_the_memory_of_large_tiles():
     large = Product("half", "half", m=128, n=256, simdgroups=8)
     small = Product("half", "half", m=16, n=32)
@@ -192,7 +192,7 @@ def test_on_compute_capability_9_0_launches_bring_the_memory_of_large_tiles():
     assert nvrtc.launched_memory(library.compile("sm_80"), "msl_kernel_0") == 0
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_on_compute_capability_9_0_four_simdgroups_attend_together():
     kernel = "attention_forward_by_simdgroups_64_half"
     library = Library(

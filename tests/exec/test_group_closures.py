@@ -240,7 +240,7 @@ def test_they_have_group_loops():
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", BODIES)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_as_fibers(name):
     assert_as_fibers(SOURCE, name, LAUNCHES)
 

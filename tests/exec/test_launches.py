@@ -291,7 +291,7 @@ def launching(statement):
     return f"library = _host.Library({path!r})\nx = torch.zeros(128); out = torch.zeros(1)\n{statement}"
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_engine_can_be_chosen_by_environment():
     statement = launching("library.launch('add_one', [x], 128, 128)\nprint(x.sum().item())")
     for value in ("fiber", "loop", "auto"):

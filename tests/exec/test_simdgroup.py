@@ -243,6 +243,7 @@ def shuffle_cases():
         yield pytest.param(op, group, threads, uniform, marks=marks, id=name)
 
 
+@pytest.mark.sampled(3)
 @by_types
 @pytest.mark.parametrize(("op", "group", "threads", "uniform"), list(shuffle_cases()))
 def test_shuffles(op, group, threads, uniform, types):

@@ -34,7 +34,7 @@ def dequantize(packed, absmax, size, quant_type, shape, dtype):
 
 
 @pytest.mark.full
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @types
 @floats
 @pytest.mark.parametrize("size", SIZES)
@@ -90,6 +90,7 @@ def layers(quant_type, nested, dtype=torch.float32, columns=128, storage=torch.u
     return linear, layer, weight.float()
 
 
+@pytest.mark.sampled(2)
 @types
 @floats
 @pytest.mark.parametrize("nested", [False, True])

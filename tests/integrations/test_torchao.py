@@ -52,7 +52,7 @@ def operators(bits):
 
 @floats
 @pytest.mark.parametrize("bits", BITS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 def test_low_bit_products(bits, dtype):
     pack, linear = operators(bits)
     torch.manual_seed(0)

@@ -102,6 +102,7 @@ def test_gradients_in_every_layout_and_promotion(name, dtype):
         check_gradient(p.function, p.reference, case, "mps", name=p.name)
 
 
+@pytest.mark.sampled(2)
 @by_dtype
 @pytest.mark.parametrize("name", [name for name in KINDS if name != "polar"])
 def test_out_and_in_place(name, dtype):
@@ -385,6 +386,7 @@ def second_gradients(function, args):
     return gradients + torch.autograd.grad(total, [*cotangents, *args], materialize_grads=True)
 
 
+@pytest.mark.sampled(3)
 @DIFFERENTIABLE
 def test_second_derivatives(p):
     args = [

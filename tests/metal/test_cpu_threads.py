@@ -75,6 +75,7 @@ def test_stock_operators_of_a_backward_do_too(cpu_threads):
     assert numbers == [2, 1, 3]
 
 
+@pytest.mark.nightly
 def test_a_launch_of_one_of_torchs_cpu_threads_takes_that_one(metal_tests, cpu_threads):
     cpu_threads(4)
     x = torch.rand(200_000, device="mps")

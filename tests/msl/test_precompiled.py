@@ -142,6 +142,7 @@ def test_it_is_not_used_when_a_header_has_changed(is_known, reads, tmp_path, mon
     assert reads == [False, True]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("cxx")
 @pytest.mark.parametrize("damage", [b"", b"gpch", b"CPCH", None])
 def test_a_damaged_one_does_not_harm(damage, folder):

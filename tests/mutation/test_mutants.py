@@ -116,7 +116,7 @@ def test_what_macros_make_is_found_too():
     assert mutant.kind == "barrier"
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_equivalent_mutants_are_in_the_kernels():
     mutants = [mutant for family in _families([]) for mutant in family.mutants(thorough=False)]
     for equivalent in equivalents():

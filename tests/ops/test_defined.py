@@ -112,7 +112,7 @@ def check(actual, expected):
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_operators_are_traced_with_their_gradients(case, fresh_compiler):
     compiled = torch.compile(case.function, backend="aot_eager", fullgraph=True, dynamic=True)
     for rows in (3, 7, 4):

@@ -34,7 +34,7 @@ def test_compiled_agrees_with_eager(function, device):
     torch.testing.assert_close(torch.compile(around, fullgraph=True)(x), around(x))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_it_makes_no_difference_which_of_inductor_and_metalops_is_imported_first():
     use = "x = torch.rand(3, device='mps'); torch.compile(torch.special.ndtri)(x)"
     for first, second in (

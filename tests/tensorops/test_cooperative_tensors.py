@@ -48,6 +48,7 @@ def elements(found, rows, columns):
     return counts
 
 
+@pytest.mark.sampled(2)
 @every_layout
 @pytest.mark.parametrize(
     ("m", "n", "simdgroups"), [(16, 32, 1), (8, 16, 1), (64, 40, 1), (64, 64, 4), (16, 16, 4)]

@@ -45,7 +45,7 @@ INPUTS = {
 }
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("language", INPUTS)

@@ -249,14 +249,14 @@ def attention(query, key, value, mask, sinks, slopes, numbers):
     )
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("first", range(0, 20, 5))
 def test_attention(place, first):
     for seed in range(first, first + 5):
         check(attention, case(seed), place)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("first", range(1000, 1020, 5))
 def test_attention_of_few_queries(place, first):
     for seed in range(first, first + 5):
@@ -298,7 +298,7 @@ def check_packed(seed: int, device: str) -> None:
     check(function, given, device, lengths)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("first", range(2000, 2020, 5))
 def test_packed_sequences(place, first):
     for seed in range(first, first + 5):

@@ -116,7 +116,7 @@ def assert_right(actual, left, right, ends):
     assert difference.numel() == 0 or difference.max() <= ERRORS[left.dtype] * size
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @dtypes
 @forms
 @pytest.mark.parametrize(("sizes", "rest"), SIZES, ids=str)

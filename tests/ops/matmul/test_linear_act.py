@@ -238,7 +238,7 @@ print(*[s["family"] for s in _C.kernel_libraries() if s["origin"] and "linear_ac
 _VERSIONS = ("METALOPS_METAL_VERSION", "PYTORCH_MPS_METAL_VERSION")
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_tensors_are_taken_where_the_language_has_them_unless_the_environment_says_otherwise():
     assert _used() == ["linear_act.tensors"]
     assert _used(METALOPS_MATMUL="simdgroup") == ["linear_act"]
@@ -256,6 +256,7 @@ def test_another_body_is_refused(monkeypatch):
         ops.linear_act(x, x)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize("layout", ["apple8", "scramble:3"])
 def test_products_of_tensors_do_not_depend_on_where_their_elements_are(layout, monkeypatch):

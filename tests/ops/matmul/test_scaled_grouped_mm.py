@@ -220,7 +220,7 @@ def of_groups_of_rows(sizes, rest, n, k, dtypes, block, of_scales, is_swizzled):
     return arguments, (left, right.mT, ends)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("sizes", "rest"), SIZES, ids=str)
 @pytest.mark.parametrize("is_swizzled", [False, True])
 @pytest.mark.parametrize("formats", [(E4M3, E4M3), (E5M2, E4M3), (FP4, FP4)], ids=str)

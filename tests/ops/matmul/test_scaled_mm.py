@@ -107,6 +107,7 @@ def _ordered(x):
 # ---- whole scales --------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("is_row_wise", [False, True])
 def test_scales_of_tensors_and_of_rows(shape, is_row_wise, body):
@@ -227,6 +228,7 @@ def test_empty_matrices_and_sums_of_nothing():
 # ---- scales of blocks ----------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shape", [(2, 128, 3), (20, 256, 130), (140, 300, 70)], ids=str)
 @pytest.mark.parametrize(
     "recipes",
@@ -257,6 +259,7 @@ def test_blocks_of_128(shape, recipes, body):
         assert_right(torch._scaled_mm(a, b.t(), *in_v1, out_dtype=torch.bfloat16), *wide)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shape", [(2, 32, 3), (20, 96, 130), (140, 160, 70)], ids=str)
 @pytest.mark.parametrize("is_swizzled", [False, True])
 @pytest.mark.parametrize("formats", [(E4M3, E4M3), (E5M2, E4M3), (FP4, FP4)], ids=str)
@@ -282,6 +285,7 @@ def _moved(x):
     return x.view(torch.uint8).to("mps").view(x.dtype)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shape", [(2, 32, 3), (20, 96, 130), (140, 160, 70)], ids=str)
 @pytest.mark.parametrize("is_swizzled", [False, True])
 @pytest.mark.parametrize("has_second", [False, True])

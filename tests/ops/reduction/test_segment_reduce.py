@@ -128,7 +128,7 @@ def _same(actual, expected):
 # ---- values --------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @by_reduction
 @by_case
 def test_segments_of_all_lengths(shape, axis, lengths, reduce, dtype):
