@@ -136,10 +136,9 @@ void reduce_items(const char* name, const ScatterItems& to, const ScatterReducti
   auto columns = row_major_layout<2>({to.self_columns, to.columns});
   const auto partials = at::empty({p.spans > 1 ? 2 * p.spans * columns.count : 1},
                                   to.items.options().dtype(reduced_type(type)));
-  constexpr int64_t kPackOfReduction = 4;
-  const bool are_packs = is_metal_float(type) && has_packs(to, items, columns, kPackOfReduction);
+  const bool are_packs = is_metal_float(type) && has_packs(to, items, columns, kPack);
   if (are_packs) {
-    divide_by_packs(columns, kPackOfReduction);
+    divide_by_packs(columns, kPack);
   }
   const auto threads = static_cast<uint64_t>(p.spans * columns.count);
   launch_threads(

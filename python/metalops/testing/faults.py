@@ -184,14 +184,23 @@ def _empty_grid(kernel: Kernel, limit: int, x, grid, *args) -> Tensor:
     return kernel(x, grid, *args)
 
 
+def _is_channels_last(x: Tensor) -> bool:
+    return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+
+
+def _as_if_contiguous(x: Tensor) -> Tensor:
+    """Reads the tensor's memory in its order, whatever its strides are."""
+    return torch.as_strided(x, x.shape, torch.empty(x.shape).stride())
+
+
 def _in_order_of_channels(kernel: Kernel, limit: int, x, grid, *args) -> Tensor:
-    if x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
-        x = torch.as_strided(x, x.shape, torch.empty(x.shape).stride())
+    if _is_channels_last(x):
+        x = _as_if_contiguous(x)
     return kernel(x, grid, *args)
 
 
 def _points_in_order_of_memory(kernel: Kernel, limit: int, x, grid, *args) -> Tensor:
-    return kernel(x, torch.as_strided(grid, grid.shape, torch.empty(grid.shape).stride()), *args)
+    return kernel(x, _as_if_contiguous(grid), *args)
 
 
 def _without_border(kernel: Kernel, limit: int, x, grid, mode, padding, *args) -> Tensor:
@@ -208,11 +217,11 @@ def _of_one_dtype(kernel: Kernel, limit: int, x, *args) -> tuple[Tensor, ...]:
 
 
 def _gradient_in_order_of_memory(kernel: Kernel, limit: int, grad, x, *args) -> tuple[Tensor, ...]:
-    return kernel(grad, torch.as_strided(x, x.shape, torch.empty(x.shape).stride()), *args)
+    return kernel(grad, _as_if_contiguous(x), *args)
 
 
 def _from_the_beginning(kernel: Kernel, limit: int, x, *args) -> tuple[Tensor, ...]:
-    if x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
+    if _is_channels_last(x):
         x = x.as_strided(x.shape, x.stride(), 0)
     return kernel(x, *args)
 
@@ -276,7 +285,7 @@ def _without_frequency(kernel: Kernel, limit: int, *args) -> Tensor:
 
 def _in_order_of_memory(kernel: Kernel, limit: int, x, weight, *args) -> Tensor:
     if x.dim() == 4:
-        weight = torch.as_strided(weight, weight.shape, torch.empty(weight.shape).stride())
+        weight = _as_if_contiguous(weight)
     return kernel(x, weight, *args)
 
 
