@@ -17,6 +17,8 @@ pytestmark = pytest.mark.skipif(
 # By chance, or with more memory than there is: known from reports.
 NOT_PROBED = {"bmm-large", "sum-rapid", "var-rapid", "reduction-large"}
 
+ENDS = [name for name in PROBES if FAULTS[name].ends]
+
 
 def _states(findings):
     return {finding.name: finding.state for finding in findings}
@@ -28,12 +30,27 @@ def test_every_fault_is_probed_and_can_be_planted_or_is_known_from_reports():
     assert not set(PROBES) & NOT_PROBED
 
 
+@pytest.mark.full
 def test_nothing_is_found_where_there_is_no_fault():
     for name, state in _states(examine(PROBES)).items():
         assert state == "absent", name
 
 
-@pytest.mark.parametrize("name", PROBES)
+@pytest.mark.full
+def test_each_planted_fault_that_ends_the_process_is_found_and_its_fix_cures_it():
+    found = examine(ENDS, plant=ENDS)
+    assert _states(found) == {name: "opt-in" if FAULTS[name].fix else "present" for name in ENDS}
+
+
+@pytest.mark.parametrize("what", ["sys.exit('a probe failed')", "import time; time.sleep(100)"])
+def test_a_process_that_ends_or_does_not_answer_has_the_fault(what, monkeypatch):
+    monkeypatch.setattr(_doctor, "_TIME_LIMIT", 0.2)
+    monkeypatch.setattr(_doctor._Child, "_SERVE", f"import sys; {what}")
+    with _doctor._Child() as child:
+        assert child.seen(ENDS[0], "", "") and child.seen(ENDS[0], "", "")
+
+
+@pytest.mark.parametrize("name", [name for name in PROBES if name not in ENDS])
 def test_each_planted_fault_is_found_and_its_fix_cures_it(name):
     (finding,) = examine([name], plant=[name])
     fault = FAULTS[name]

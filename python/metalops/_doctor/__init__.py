@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import platform
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable
 
 import torch
@@ -45,10 +47,11 @@ def examine(names: Iterable[str] | None = None, plant: Iterable[str] = ()) -> li
     """
     planted = tuple(plant)
     chosen = list(FAULTS) if names is None else list(names)
-    return [_examined(FAULTS[name], planted) for name in chosen]
+    with _Child() as child:
+        return [_examined(FAULTS[name], planted, child) for name in chosen]
 
 
-def _examined(fault: Fault, planted: tuple[str, ...]) -> Finding:
+def _examined(fault: Fault, planted: tuple[str, ...], child: _Child) -> Finding:
     from .probes import PROBES
 
     if fault.name not in PROBES:
@@ -56,20 +59,20 @@ def _examined(fault: Fault, planted: tuple[str, ...]) -> Finding:
         return Finding(fault.name, state, _call(fault) if state == "reported" else "")
     plant = fault.name if fault.name in planted else ""
     if not fault.fix:
-        return Finding(fault.name, "present" if _seen(fault, plant) else "absent", "")
+        return Finding(fault.name, "present" if _seen(fault, child, plant) else "absent", "")
     before = next(fix for fix in fixes.status() if fix.name == fault.fix)
     fixes.disable_fixes(fault.fix)
     try:
-        return _with_fix(fault, plant, before.on)
+        return _with_fix(fault, child, plant, before.on)
     finally:
         if before.on:
             fixes._turn_on([fault.fix], before.why)
 
 
-def _with_fix(fault: Fault, plant: str, was_on: bool) -> Finding:
-    if not _seen(fault, plant):
+def _with_fix(fault: Fault, child: _Child, plant: str, was_on: bool) -> Finding:
+    if not _seen(fault, child, plant):
         return Finding(fault.name, "absent", "")
-    if _seen(fault, plant, fault.fix):
+    if _seen(fault, child, plant, fault.fix):
         return Finding(fault.name, "present", "")
     return Finding(fault.name, "cured" if was_on else "opt-in", "" if was_on else _call(fault))
 
@@ -78,21 +81,68 @@ def _call(fault: Fault) -> str:
     return f"metalops.enable_fixes({fault.fix!r})" if fault.fix else ""
 
 
-def _seen(fault: Fault, plant: str, fix: str = "") -> bool:
+def _seen(fault: Fault, child: _Child, plant: str, fix: str = "") -> bool:
     """Returns true if the fault is there, with a fix or without, which is planted or not."""
-    if not fault.ends:
-        return seen_here(fault.name, plant, fix)
-    code = (
-        "import sys; from metalops._doctor import seen_here; "
-        f"sys.exit(seen_here({fault.name!r}, {plant!r}, {fix!r}))"
-    )
-    try:
-        result = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, check=False, timeout=_TIME_LIMIT
-        )
-    except subprocess.TimeoutExpired:
+    seen = child.seen if fault.ends else seen_here
+    return seen(fault.name, plant, fix)
+
+
+class _Child:
+    """A process for the probes of faults that end theirs. It starts with the first probe, since it imports torch again,
+    and serves until a probe sees its fault, which may have damaged the memory."""
+
+    _SERVE = "from metalops._doctor import serve; serve()"
+
+    def __init__(self):
+        self._process: subprocess.Popen | None = None
+
+    def __enter__(self) -> _Child:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._end()
+
+    def seen(self, name: str, plant: str, fix: str) -> bool:
+        """Returns true if the process sees the fault, ends, fails, or takes too long."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", self._SERVE],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+        timer = threading.Timer(_TIME_LIMIT, self._process.kill)
+        timer.start()
+        try:
+            print(json.dumps([name, plant, fix]), file=self._process.stdin, flush=True)
+            answer = self._process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        finally:
+            timer.cancel()
+        if answer == _ABSENT:
+            return False
+        self._end()
         return True
-    return result.returncode != 0
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+_ABSENT = "absent\n"
+
+
+def serve() -> None:
+    """Answers the requests for probes that a _Child writes to this process's standard input."""
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what a probe prints is no answer
+    for line in sys.stdin:
+        answer = "present\n" if seen_here(*json.loads(line)) else _ABSENT
+        os.write(answers, answer.encode())
 
 
 def seen_here(name: str, plant: str = "", fix: str = "") -> bool:
