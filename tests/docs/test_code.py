@@ -15,8 +15,15 @@ from .pages import PAGES, PROGRAMS, blocks, run
 __all__ = ["recorder"]
 
 ON_CUDA = "docs/cuda.md"
-# They build an extension, run programs under sanitizers, or import transformers.
-LONG = {"docs/operator.md", "docs/operators_in_depth.md", "docs/sanitizers.md", "docs/gguf.md"}
+# They build extensions, run programs under sanitizers or in several processes, or import transformers.
+LONG = {
+    "docs/distributed.md",
+    "docs/gguf.md",
+    "docs/mac_extensions.md",
+    "docs/operator.md",
+    "docs/operators_in_depth.md",
+    "docs/sanitizers.md",
+}
 # What the page on the checker lets it find.
 WRONG = {"scale.metal"}
 

@@ -225,13 +225,13 @@ def check(integers, of, forms, build=build, meeting="", engine="auto"):
             assert not len(wrong), (to, form, x[wrong[0]].item(), out[wrong[0]].item())
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("of", FLOATS)
 def test_conversions_saturate(of, each_compiler):
     check(INTEGERS, of, FORMS)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.full
 @pytest.mark.parametrize("of", FLOATS)
 def test_implicit_conversions_saturate(of, each_compiler):
@@ -301,6 +301,7 @@ def test_atomic_functions_saturate(each_compiler):
 
 
 @pytest.mark.full
+@pytest.mark.sampled(2)
 def test_conversions_saturate_in_group_loops(each_compiler):
     check(
         ["uchar", "int"], "float", {**FORMS, **IMPLICIT}, meeting=MEETING["group"], engine="group"

@@ -4,7 +4,7 @@ import pytest
 from metalops.msl.source.preprocess import preprocess
 from metalops.msl.targets.host.emit import emit
 
-from .conftest import HEADER, assert_as_fibers, assert_left_to_fibers, build
+from .conftest import HEADER, assert_as_fibers, assert_left_to_fibers, build, each_optimization
 from .test_group_loops import LAUNCHES, PARAMETERS
 
 HELPERS = """
@@ -231,18 +231,18 @@ def kernel(name):
 SOURCE = HELPERS + "".join(map(kernel, BODIES))
 
 
-@pytest.mark.nightly
+@pytest.mark.full
 def test_they_have_group_loops():
     engines = emit(preprocess(HEADER + SOURCE)).engines
     assert {name: engine for name, engine in engines.items() if engine != ("group", None)} == {}
-    assert all("group" in entry["engines"] for entry in build(SOURCE).kernel_table())
+    assert all("group" in entry["engines"] for entry in build(SOURCE, 1).kernel_table())
 
 
 @pytest.mark.full
+@each_optimization
 @pytest.mark.parametrize("name", BODIES)
-@pytest.mark.sampled(4)
-def test_as_fibers(name):
-    assert_as_fibers(SOURCE, name, LAUNCHES)
+def test_as_fibers(name, optimize):
+    assert_as_fibers(SOURCE, name, LAUNCHES, optimize)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,14 @@ from metalops.msl.source.preprocess import preprocess
 from metalops.msl.targets.host.emit import emit
 from metalops.msl.targets.host.group.form import Form
 
-from .conftest import HEADER, assert_as_fibers, assert_left_to_fibers, build, engines_of
+from .conftest import (
+    HEADER,
+    assert_as_fibers,
+    assert_left_to_fibers,
+    build,
+    each_optimization,
+    engines_of,
+)
 
 PARAMETERS = """uint i [[thread_position_in_grid]], uint t [[thread_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]], uint group [[simdgroup_index_in_threadgroup]],
@@ -468,16 +475,17 @@ LAUNCHES = [(64, 64), (1, 1), (50, 50), (200, 96), (1024, 1024), (33, 32), (12, 
 def test_they_have_group_loops():
     engines = emit(preprocess(HEADER + SOURCE)).engines
     assert {name: engine for name, engine in engines.items() if engine != ("group", None)} == {}
-    assert all("group" in entry["engines"] for entry in build(SOURCE).kernel_table())
+    assert all("group" in entry["engines"] for entry in build(SOURCE, 1).kernel_table())
 
 
 def test_the_same_program_becomes_the_same_text():
     assert emit(preprocess(HEADER + SOURCE)).text == emit(preprocess(HEADER + SOURCE)).text
 
 
+@each_optimization
 @pytest.mark.parametrize("name", BODIES)
-def test_as_fibers(name):
-    assert_as_fibers(SOURCE, name, LAUNCHES)
+def test_as_fibers(name, optimize):
+    assert_as_fibers(SOURCE, name, LAUNCHES, optimize)
 
 
 def test_indices_that_grow_with_a_strided_loop_are_found():

@@ -132,7 +132,7 @@ def _arguments(launch):
 
 
 @pytest.mark.full
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("shape", [(1100, 60), (1, 512), (300, 16)], ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_launches_are_short(name, shape, counter):

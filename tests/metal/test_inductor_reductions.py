@@ -15,7 +15,7 @@ from .inductor_reductions import ALL, Case, differences, some
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("fresh_compiler")]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("part", range(3))
 @pytest.mark.parametrize(("turn", "width"), [(0, 9), (1, 200), (2, 1500)])
 def test_the_result_of_a_reduction_is_written_once(turn, width, part):

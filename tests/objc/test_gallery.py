@@ -34,7 +34,18 @@ FILES = [
 ]
 
 
-@pytest.mark.parametrize("name, test", [(name, test) for name in FILES for test in names_in(name)])
+# It includes torch's headers, which takes as long as all the others.
+LONG = {"operation_utils"}
+
+
+@pytest.mark.parametrize(
+    "name, test",
+    [
+        pytest.param(name, test, marks=[pytest.mark.nightly] if name in LONG else [])
+        for name in FILES
+        for test in names_in(name)
+    ],
+)
 def test_gallery(run, tmp_path, name, test):
     path = str(tmp_path / "x.trace").encode()
     run(name, test, lambda library: library.set_path(path) if name == "captures" else None)

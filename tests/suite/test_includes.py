@@ -37,7 +37,7 @@ def problems(source, text=None):
 
 
 @pytest.mark.full
-@pytest.mark.sampled(52)
+@pytest.mark.sampled(156)
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_source_compiles_alone(source):
     assert problems(source) == ""

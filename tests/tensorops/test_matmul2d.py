@@ -22,12 +22,18 @@ OF_TYPES = {
 }
 
 
-@pytest.mark.sampled(3)
+# The compiler takes long for so many products; few parts belong to the full tier.
+PARTS = 4
+
+
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("language", OF_TYPES)
-def test_every_triple_of_types(language, layout):
-    library = library_of(OF_TYPES[language], language=language, layout=layout, optimize=0)
-    for product in OF_TYPES[language]:
+def test_every_triple_of_types(language, layout, part):
+    products = OF_TYPES[language][part::PARTS]
+    library = library_of(products, language=language, layout=layout, optimize=0)
+    for product in products:
         product.check(library, 40, 72, 96)
 
 
@@ -61,6 +67,7 @@ TRANSPOSED_INPUTS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_transposed_cooperative_inputs(layout):
     library = library_of(TRANSPOSED_INPUTS, layout=layout)
@@ -88,17 +95,20 @@ TRANSPOSED = [
 
 @pytest.mark.sampled(6)
 @pytest.mark.full
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_scope_and_shape(layout):
-    library = library_of(SCOPES, layout=layout)
-    for product in SCOPES:
+def test_every_scope_and_shape(layout, part):
+    library = library_of(SCOPES[part::PARTS], layout=layout)
+    for product in SCOPES[part::PARTS]:
         product.check(library, 2 * product.m + 3, product.n + 5, 40)
 
 
 @pytest.mark.full
-def test_transpositions_steps_and_destinations():
-    library = library_of(TRANSPOSED)
-    for product in TRANSPOSED:
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("part", range(3))
+def test_transpositions_steps_and_destinations(part):
+    library = library_of(TRANSPOSED[part::3])
+    for product in TRANSPOSED[part::3]:
         product.check(library, 50, 45, 96)
 
 
