@@ -52,7 +52,7 @@ def run_program(tree, text):
     return result.stdout
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.full
 @pytest.mark.parametrize(
     "use",

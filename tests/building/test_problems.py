@@ -105,6 +105,7 @@ def import_with(*arguments):
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize("build", ["", "13.0"])
 def test_a_build_for_one_torch_is_not_imported_with_another(build):

@@ -159,7 +159,7 @@ def test_few_elements_and_far_ones_are_for_other_kernels(monkeypatch):
         assert bool(crossed_tiles.tiles(far, 1, 4, True)) == found
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @needs_nvrtc
 def test_kernels_compile_for_gpus(product):
     for element, side, pack in (("float", 64, 4), ("half", 32, 4), ("long", 32, 2)):

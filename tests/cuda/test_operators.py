@@ -38,7 +38,7 @@ def assert_close(ours, expected):
     torch.testing.assert_close(ours, expected, rtol=1e-2 if is_low else 1e-5, atol=1e-5)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.full
 @each_operator
 def test_results_are_computed_by_one_kernel(name):
@@ -51,7 +51,7 @@ def test_results_are_computed_by_one_kernel(name):
         assert_close(result, cpu.operator.functional(*inputs, *NUMBERS.get(name, [])))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @each_operator
 def test_layouts(name):
     cuda, cpu = both(name)
@@ -71,7 +71,7 @@ def test_layouts(name):
         assert_close(out, expected.half().contiguous())
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.full
 @pytest.mark.parametrize(
     "name", [n for n, d in pointwise.declared.items() if d.elsewhere["CUDA"].backward]
@@ -112,6 +112,7 @@ def test_wrong_numbers_raise_as_on_the_cpu():
             elsewhere.operator.functional(torch.ones(3), float("inf"))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.full
 @needs_nvrtc
 @pytest.mark.parametrize("name", ["gelu_new", "swiglu", "fma"])

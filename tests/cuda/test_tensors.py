@@ -102,10 +102,10 @@ def test_tensors_and_formats_of_numbers():
     compiled(test_scale_planes.EXTREMES, language="4.1")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "scope", ["execution_simdgroups<4>", "execution_simdgroup", "execution_thread"]
+    "scope", ["execution_simdgroup", "execution_simdgroups<4>", "execution_thread"]
 )
 def test_convolutions(scope):
     here = test_convolution2d
@@ -139,6 +139,7 @@ def test_operations_share_a_block_s_memory_with_the_kernel_s_own():
     assert Library(source).compile("sm_90")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("factor", ["half", "bfloat"])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_products_of_threadgroups_are_staged_for_tensor_cores(factor, transposed):
@@ -162,7 +163,7 @@ def test_before_tensor_cores_of_16_bits_there_are_other_ways():
     assert instructions(text, "mma") == [0]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.full
 @pytest.mark.parametrize("m, n, simdgroups", [(128, 64, 4), (128, 256, 8)])
 @pytest.mark.parametrize("transposed", [False, True])
@@ -208,6 +209,7 @@ def test_on_compute_capability_9_0_four_simdgroups_attend_together():
     assert "wgmma" not in before and "mma.sync" in before
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize("gradient", ["query", "key_value"])
 def test_on_compute_capability_9_0_gradients_of_attention_keep_scores_in_registers(gradient):

@@ -28,7 +28,7 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess:
     )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(
     "beforehand",
     [
@@ -123,7 +123,7 @@ def test_low_watermark_of_the_environment_bounds_kept_memory():
     assert run(code, PYTORCH_MPS_LOW_WATERMARK_RATIO="0.0").stdout.strip() == "256"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("ratio", ["5", "-1", "abc", "1,7", "", "nan"])
 @pytest.mark.parametrize("which", ["high", "low"])
 def test_an_invalid_watermark_raises_at_the_first_allocation(which, ratio):

@@ -141,8 +141,7 @@ def test_launches_are_short(name, shape, counter):
     check_launches(name, shape, counter)
 
 
-@pytest.mark.full
-@pytest.mark.sampled(4)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["cholesky", "qr", "lu_factor", "ldl_factor"])
 def test_launches_for_very_many_matrices_are_short(name, counter):
     check_launches(name, (40_000, 20), counter)

@@ -494,7 +494,7 @@ print(x[999].item() != 0, x[-1].item() == 0)
 @pytest.mark.full
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("engine", KERNEL_OF)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_ctrl_c_between_threadgroups(engine, threads):
     kernel = {"loop": "slow", "group": "very_slow_together", "fiber": "slow_together"}[engine]
     script = INTERRUPTED.replace("KERNEL", repr(kernel))

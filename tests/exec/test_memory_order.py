@@ -175,7 +175,7 @@ def _is_right(library, program: Program, engine: str, group: int, is_shared: boo
     return all(torch.equal(results[name], expected[name]) for name in results)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("launch", LAUNCHES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_programs(kind, launch, each_compiler):

@@ -133,7 +133,7 @@ print(error)
 """
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("before", "after"),

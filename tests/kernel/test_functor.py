@@ -40,7 +40,7 @@ def gradients(function, args, kwargs):
     return torch.autograd.grad(results, args, cotangents)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("p", PORTS, ids=str)
 def test_values_and_gradients_agree_with_torch(p):
     case = simple_case(p, shape=(7, 33))
@@ -53,7 +53,7 @@ def test_values_and_gradients_agree_with_torch(p):
         torch.testing.assert_close(a.cpu(), e.float(), rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @by_dtype
 @by_kind
 def test_values_in_every_layout_shape_and_promotion(p, dtype):
@@ -61,7 +61,7 @@ def test_values_in_every_layout_shape_and_promotion(p, dtype):
         check_forward(p.function, p.reference, case, "mps", name=p.name)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", (*INTEGERS, torch.bool), ids=str)
 @pytest.mark.parametrize("name", ["sigmoid", "swiglu", "polar"])
 def test_integers_become_floating_point(name, dtype):
@@ -75,6 +75,7 @@ def test_integers_become_floating_point(name, dtype):
     check_forward(p.function, p.reference, mixed, "mps", name=p.name)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 def test_integers_that_stay_wrap_around(dtype):
     x = torch.tensor([torch.iinfo(dtype).max, torch.iinfo(dtype).min, 3, 100], dtype=dtype)
@@ -92,7 +93,7 @@ def test_integers_are_refused_on_demand():
         f(torch.ones(2, dtype=torch.complex64, device="mps"))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @by_dtype
 @pytest.mark.parametrize("name", [name for name in KINDS if name != "polar"])
 def test_gradients_in_every_layout_and_promotion(name, dtype):
@@ -102,7 +103,7 @@ def test_gradients_in_every_layout_and_promotion(name, dtype):
         check_gradient(p.function, p.reference, case, "mps", name=p.name)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @by_dtype
 @pytest.mark.parametrize("name", [name for name in KINDS if name != "polar"])
 def test_out_and_in_place(name, dtype):
@@ -386,7 +387,7 @@ def second_gradients(function, args):
     return gradients + torch.autograd.grad(total, [*cotangents, *args], materialize_grads=True)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @DIFFERENTIABLE
 def test_second_derivatives(p):
     args = [
@@ -607,7 +608,7 @@ def test_the_default_dtype_decides_what_integers_become():
     torch.testing.assert_close(result, port("sigmoid").function(x).half())
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", KINDS)
 def test_the_generated_text_is_what_apples_compiler_takes(name):
     source = port(name).function.source(torch.float16)

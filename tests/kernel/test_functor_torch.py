@@ -37,6 +37,7 @@ def tuple_of(results):
     return results if isinstance(results, tuple) else (results,)
 
 
+@pytest.mark.sampled(2)
 @by_kind
 def test_opcheck(p):
     f = p.function
@@ -117,6 +118,7 @@ def test_autocast(policy, mixed, half):
     assert f(x, y).dtype == torch.float32
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.parametrize("name", ["silu", "huber", "polar"])
 def test_torch_compile(name, backend):

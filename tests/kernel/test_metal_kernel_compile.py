@@ -58,6 +58,7 @@ def data(*shape):
     return torch.randn(*shape, device="mps")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_forward_and_backward_in_one_graph(backend, dynamic):
@@ -265,6 +266,7 @@ class Model(torch.nn.Module):
         return model(x)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_an_exported_program_is_saved_loaded_and_run(strict, dynamic):
@@ -282,7 +284,7 @@ def test_an_exported_program_is_saved_loaded_and_run(strict, dynamic):
             torch.testing.assert_close(program.module()(value), reference(value))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_an_exported_program_runs_in_another_process(tmp_path):
     """There it needs the kernel's definition, as any custom operator; the math mode is part of it."""
     program = tmp_path / "program.py"

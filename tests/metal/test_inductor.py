@@ -86,7 +86,7 @@ def compiled_with_metal(function, *args):
     return result
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 def test_a_function_agrees_with_eager(function):
     x, y = data(33, 50), data(33, 50)
@@ -95,7 +95,7 @@ def test_a_function_agrees_with_eager(function):
     )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("function", [pointwise, softmax], ids=lambda function: function.__name__)
 def test_low_precision_agrees_with_eager(function, dtype):
@@ -105,7 +105,7 @@ def test_low_precision_agrees_with_eager(function, dtype):
     )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("width", [28, 1024, 3000])
 def test_reductions_over_rows_of_any_width(width):
     x = data(5, width)

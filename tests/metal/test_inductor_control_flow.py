@@ -58,7 +58,7 @@ FUNCTIONS = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 def test_a_function_agrees_with_eager(function):
     compiled = torch.compile(function, fullgraph=True)

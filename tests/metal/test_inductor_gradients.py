@@ -94,8 +94,8 @@ def losses(x):
 
 
 CASES = {
-    "transformer block": (TransformerBlock, lambda n: (2, n, 32)),
     "convolution net": (ConvolutionNet, lambda n: (n, 48)),
+    "transformer block": (TransformerBlock, lambda n: (2, n, 32)),
     "token loss": (TokenLoss, lambda n: (3, n)),
     **{
         function.__name__: (lambda function=function: function, lambda n: (4, n))

@@ -52,6 +52,7 @@ def test_dynamic_shapes():
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("samples", [3, 40])
 def test_running_statistics_of_batch_norm(samples):
     eager, compiled = nn.BatchNorm2d(4).to("mps"), nn.BatchNorm2d(4).to("mps")

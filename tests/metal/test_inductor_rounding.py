@@ -88,6 +88,7 @@ def test_two_floats(dtype):
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8], ids=str)
 def test_two_integers(dtype):
     check(BINARY, *pairs(INTEGERS, dtype))

@@ -39,7 +39,7 @@ def test_the_checker_finds_nothing_in_the_gallery():
 
 
 @pytest.mark.full
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("name", COMPILERS[:2])
 @pytest.mark.parametrize("seed", range(64))
 def test_random_programs_mean_what_a_model_of_metal_says(bare_program, monkeypatch, seed, name):
@@ -55,7 +55,7 @@ def test_random_programs_mean_what_a_model_of_metal_says(bare_program, monkeypat
 
 @pytest.mark.full
 @pytest.mark.skipif(opencl.find() is None, reason="needs clang 15 or newer")
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("seed", range(64))
 def test_clang_agrees_with_the_model(seed):
     """Whose OpenCL mode has overloads by address space, too."""

@@ -134,7 +134,7 @@ def test_kernels_on_cuda_tensors_follow_it(monkeypatch):
     assert "= 320;" in Library(VERSION, language=320)._code.text
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_kernel_files_of_extensions_stay_at_3_1(monkeypatch, tmp_path):
     from metalops import build
 

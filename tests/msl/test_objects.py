@@ -97,6 +97,7 @@ kernel void k(device float* x [[buffer(0)]], device atomic_int* n [[buffer(1)]],
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("compiler", COMPILERS)
 @pytest.mark.parametrize(
     "options",

@@ -58,6 +58,7 @@ def _headers(folder):
     return [name for name in os.listdir(folder) if name.endswith(".pch")]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("cxx")
 @pytest.mark.parametrize("source", [PLAIN, BARRIER], ids=["plain", "barrier"])
 def test_it_is_used_and_changes_nothing(source, reads, folder, monkeypatch):
@@ -121,6 +122,7 @@ def test_flags_and_compilers_have_headers_of_their_own(folder):
     assert len(_headers(folder)) == 3
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("cxx")
 @pytest.mark.parametrize("is_known", [True, False])
 def test_it_is_not_used_when_a_header_has_changed(is_known, reads, tmp_path, monkeypatch):
@@ -142,7 +144,7 @@ def test_it_is_not_used_when_a_header_has_changed(is_known, reads, tmp_path, mon
     assert reads == [False, True]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("cxx")
 @pytest.mark.parametrize("damage", [b"", b"gpch", b"CPCH", None])
 def test_a_damaged_one_does_not_harm(damage, folder):

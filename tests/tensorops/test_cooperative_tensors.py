@@ -48,7 +48,7 @@ def elements(found, rows, columns):
     return counts
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @every_layout
 @pytest.mark.parametrize(
     ("m", "n", "simdgroups"), [(16, 32, 1), (8, 16, 1), (64, 40, 1), (64, 64, 4), (16, 16, 4)]
@@ -60,6 +60,7 @@ def test_each_element_is_in_one_slot(layout, m, n, simdgroups):
         assert (found == -1).any()  # slots that hold nothing
 
 
+@pytest.mark.sampled(3)
 @every_layout
 @pytest.mark.parametrize("transposed", [False, True])
 def test_coordinates_of_inputs_are_those_of_the_operand(layout, transposed):
@@ -200,6 +201,7 @@ kernel void reduce(device ELEMENT* x, device ELEMENT* rows, device ELEMENT* colu
 """
 
 
+@pytest.mark.sampled(3)
 @every_layout
 @pytest.mark.parametrize("name", ["float", "half", "int"])
 def test_reductions(layout, name):

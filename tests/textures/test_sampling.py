@@ -141,6 +141,7 @@ def test_derivatives_choose_the_level(kind):
     check(got, wanted)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", GATHERED)
 @pytest.mark.parametrize(
     "format", ("rgba32float", "rg8unorm", "rgba16sint", "a8unorm", "rgb10a2uint")

@@ -118,6 +118,7 @@ def _bytes(code: int, format: str) -> np.ndarray:
     return np.frombuffer(int(code).to_bytes(texel_bytes(format), "little"), dtype=np.uint8)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "kind", ("1d", "1d_array", "2d", "2d_array", "3d", "cube", "cube_array", "buffer")
 )

@@ -64,6 +64,7 @@ def test_contents_that_the_host_writes_between_steps():
     assert again.results[0].tolist() == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["inv", "matrix_exp"])
 def test_what_the_benchmark_records_runs_again(name, load_script):
