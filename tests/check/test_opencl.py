@@ -5,6 +5,7 @@ import shutil
 import subprocess
 
 import pytest
+from metalops.msl.analysis.absent import present_program
 from metalops.msl.check import opencl
 from metalops.msl.check.sources import Wanted
 from metalops.msl.source.preprocess import preprocess
@@ -16,7 +17,8 @@ needs_clang = pytest.mark.skipif(opencl.find() is None, reason="needs clang 15 o
 
 def check(text, include_dirs=()):
     source = preprocess(HEADER + text, include_dirs=include_dirs, language=310)
-    return [(f.line, f.sentence) for f in opencl.check(source, Wanted([]))]
+    present = present_program(source.parsed)
+    return [(f.line, f.sentence) for f in opencl.check(source, present, Wanted([]))]
 
 
 def _newest_clang():

@@ -86,10 +86,19 @@ def present_program(
     forbid: Callable[[str, int], None] | None = None,
     is_for_gpus: bool = False,
 ) -> Program:
-    """Returns the program of a source without what needs absent features, with the kernels that are left out. Its
-    text is as long as the source's. forbid: see Program. is_for_gpus: true for what runs on CUDA devices."""
+    """Returns the program of a source without what needs absent features, as present_part() does."""
+    return present_part(Program(source, forbid), forbid, is_for_gpus)
+
+
+def present_part(
+    program: Program,
+    forbid: Callable[[str, int], None] | None = None,
+    is_for_gpus: bool = False,
+) -> Program:
+    """Returns a program without what needs absent features, with the kernels that are left out: the program itself, if
+    nothing does. Its text is as long. forbid: see Program. is_for_gpus: true for what runs on CUDA devices."""
     features = _ON_GPUS if is_for_gpus else _FEATURE_OF
-    program = Program(source, forbid)
+    source = program.source
     words = {word.text for word in source.words}
     if not features.keys() & source.identifiers and not _SPACES.keys() & words:
         return program

@@ -7,11 +7,12 @@ then compilers are asked, which know names and types.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from ..analysis.absent import present_program
+from ..analysis.absent import present_part
 from ..analysis.program import Program, ProgramError
 from ..dialect.thread_values import with_parameters
 from ..source.languages import FLOOR
@@ -38,6 +39,15 @@ PREPROCESSOR = rule(
     "preprocessor", "1.5.3", "Every #include is found and every directive is well formed."
 )
 
+
+@dataclasses.dataclass(frozen=True)
+class Checkup:
+    """The findings in a Metal file, and the kernels of it that this device has not what they need for, with the reasons."""
+
+    findings: list[Finding]
+    left_out: list[tuple[str, str]]
+
+
 GROUPS = (confined, names, language, address_spaces, signatures, atomics, divergence, tensors)
 
 
@@ -63,7 +73,7 @@ def check_source(
         language,
         Wanted([]),
         compiles,
-    )
+    ).findings
 
 
 def check_file(
@@ -77,6 +87,17 @@ def check_file(
     """Returns the findings in a Metal file and in the user's headers that it includes. is_checked: returns true for the
     files to check; default: all but torch's, metalops' and the standard library's headers. A header by itself is not
     compiled: it may need what precedes it where it is included."""
+    return check_up(path, language, include_dirs, defines, is_checked).findings
+
+
+def check_up(
+    path: str | os.PathLike,
+    language: int,
+    include_dirs: Iterable[str | os.PathLike],
+    defines: Iterable[str],
+    is_checked: Callable[[str], bool] | None = None,
+) -> Checkup:
+    """Checks a Metal file as check_file() does."""
     path = os.fspath(path)
     return _check(
         lambda: preprocess(
@@ -91,34 +112,15 @@ def check_file(
     )
 
 
-def left_out(
-    path: str | os.PathLike,
-    *,
-    language: int = FLOOR,
-    include_dirs: Iterable[str | os.PathLike] = (),
-    defines: Iterable[str] = (),
-) -> list[tuple[str, str]]:
-    """Returns the kernels of a Metal file that this device has not what they need for, with the reasons; none for a
-    file that cannot be read."""
-    try:
-        preprocessed = preprocess(
-            path=os.fspath(path),
-            include_dirs=[*include_dirs, PACKAGE_HEADERS],
-            defines=defines,
-            language=language,
-        )
-    except SyntaxError:
-        return []
-    return present_program(preprocessed.parsed, forbid=lambda message, offset: None).skipped()
+def _let_pass(message: str, offset: int) -> None:
+    """Takes what Metal forbids, which compiled.py reports."""
 
 
-def _check(
-    read: Callable[[], Preprocessed], language: int, is_checked, compiles: bool
-) -> list[Finding]:
+def _check(read: Callable[[], Preprocessed], language: int, is_checked, compiles: bool) -> Checkup:
     try:
         preprocessed = read()
     except SyntaxError as error:
-        return [
+        findings = [
             Finding(
                 d.file,
                 d.line,
@@ -128,10 +130,12 @@ def _check(
             )
             for d in error.diagnostics
         ]
-    program = Program(preprocessed.parsed, forbid=lambda message, offset: None)
+        return Checkup(findings, [])
+    program = Program(preprocessed.parsed, _let_pass)
+    present = present_part(program, _let_pass)
     lines = LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources))
     with contextlib.suppress(ProgramError):  # compiled.py reports it
-        program = with_parameters(program, lines, lambda message, offset: None)
+        program = with_parameters(program, lines, _let_pass)
     checked = Checked(
         program.source,
         program,
@@ -142,14 +146,16 @@ def _check(
     with ThreadPoolExecutor() as pool:
         opinions = []
         if compiles:
-            for compiler in (compiled, opencl):
-                opinions.append(pool.submit(compiler.check, preprocessed, is_checked))
+            opinions = [
+                pool.submit(compiled.check, preprocessed, is_checked),
+                pool.submit(opencl.check, preprocessed, present, is_checked),
+            ]
         for group in GROUPS:
             group.check(checked)
         findings = _without_consequences(checked.findings)
         for opinion in opinions:
             findings = _with_opinion(findings, opinion.result())
-    return in_order(findings)
+    return Checkup(in_order(findings), present.skipped())
 
 
 def _with_opinion(findings: list[Finding], others: list[Finding]) -> list[Finding]:
@@ -183,4 +189,4 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(set(findings), key=lambda f: (f.file, f.line, f.column, f.rule))
 
 
-__all__ = ["RULES", "Finding", "Rule", "check_file", "check_source", "left_out"]
+__all__ = ["RULES", "Finding", "Rule", "check_file", "check_source"]

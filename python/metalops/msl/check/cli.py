@@ -8,7 +8,8 @@ import sys
 
 from ..source import languages
 from ..source.errors import CompilerNotFound
-from . import apple, check_file, in_order, left_out
+from . import apple, check_up, in_order
+from .checked import Finding
 from .rules import RULES
 from .sources import Wanted, metal_files
 
@@ -43,37 +44,34 @@ def main(argv: list[str]) -> int:
         parser.error("a PATH is needed")
     try:
         files = metal_files(arguments.paths)
-        findings = _findings(files, arguments.language, arguments.include_dirs, arguments.defines)
+        findings, left_out = _findings(
+            files, arguments.language, arguments.include_dirs, arguments.defines
+        )
     except (CompilerNotFound, OSError) as error:
         print(f"metalops check: {error}", file=sys.stderr)
         return 2
     for finding in findings:
         print(finding)
-    for path in files:
-        kernels = left_out(
-            path,
-            language=arguments.language,
-            include_dirs=arguments.include_dirs,
-            defines=arguments.defines,
-        )
-        for name, reason in kernels:
-            print(f"{path}: note: metalops does not run kernel {name} because of {reason}")
+    for path, name, reason in left_out:
+        print(f"{path}: note: metalops does not run kernel {name} because of {reason}")
     return int(any(f.is_error or arguments.strict for f in findings))
 
 
-def _findings(files: list[str], language: int, include_dirs: list[str], defines: list[str]) -> list:
+def _findings(
+    files: list[str], language: int, include_dirs: list[str], defines: list[str]
+) -> tuple[list[Finding], list[tuple[str, str, str]]]:
+    """Returns the findings in files, and (file, kernel, reason) for the kernels that this device does not run."""
     wanted = Wanted(files)
-    found = []
+    found, left_out = [], []
     for path in files:
-        found += check_file(
-            path, language=language, include_dirs=include_dirs, defines=defines, is_checked=wanted
-        )
+        checkup = check_up(path, language, include_dirs, defines, wanted)
+        found += checkup.findings
+        left_out += [(path, *kernel) for kernel in checkup.left_out]
         if path.endswith(".metal") and apple.is_installed():
             found += apple.check(path, language, include_dirs, defines)
     # Several files may include the same header.
-    return in_order(
-        {(os.path.realpath(f.file), f.line, f.column, f.rule): f for f in found}.values()
-    )
+    by_place = {(os.path.realpath(f.file), f.line, f.column, f.rule): f for f in found}
+    return in_order(by_place.values()), left_out
 
 
 def rules() -> str:

@@ -8,11 +8,11 @@ import re
 import tempfile
 from collections.abc import Callable
 
-from ..build import GENERATED_NAME, readable
+from ..build import GENERATED_NAME, readable, version
 from ..source import compiler
 from ..source.paths import HEADERS
 from ..source.preprocess import Preprocessed
-from ..targets.host import tensors
+from ..targets.host import precompiled, tensors
 from ..targets.host.emit import HostCode, emit
 from .checked import Finding
 from .messages import errors, place_of
@@ -105,5 +105,8 @@ def _compile(emitted: HostCode, language: int) -> tuple[str, str]:
         path = os.path.join(folder, "kernels.cpp")
         with open(path, "w", encoding="latin-1") as stream:
             stream.write(emitted.without_markers() + _assertions(emitted))
-        result = host.run([*flags, "-fsyntax-only", path])
+        header = precompiled.flags(host, emitted.text, flags, version(), folder)
+        result = host.run([*flags, *header, "-fsyntax-only", path])
+        if result.returncode and precompiled.reject(header, result.stderr.decode(errors="replace")):
+            result = host.run([*flags, "-fsyntax-only", path])
     return result.stderr.decode(errors="replace"), path

@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..analysis.absent import present_program
 from ..analysis.program import Program, ProgramError
 from ..analysis.types import DATA_SPACES
 from ..dialect.edits import Edits
@@ -206,14 +205,16 @@ def _let_pass(message: str, offset: int) -> None:
     """Takes what Metal forbids: the other groups of rules say it."""
 
 
-def check(preprocessed: Preprocessed, is_wanted: Callable[[str], bool]) -> list[Finding]:
-    """Returns clang's findings about a source, in the user's terms; nothing without a clang that can read it."""
+def check(
+    preprocessed: Preprocessed, present: Program, is_wanted: Callable[[str], bool]
+) -> list[Finding]:
+    """Returns clang's findings about a source, in the user's terms; nothing without a clang that can read it. present:
+    the source's program without what needs absent features."""
     command = find()
     if command is None:
         return []
     lines = LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources))
     try:
-        present = present_program(preprocessed.parsed, _let_pass)
         program = with_parameters(present, lines, _let_pass)
     except ProgramError:
         return []  # compiled.py says the same
