@@ -181,6 +181,23 @@ def test_sources_keep_their_language_and_no_header_is_precompiled(apple, tmp_pat
     assert not any("header.h" in word for words in commands for word in words)
 
 
+def test_optimized_sources_are_compiled_at_o2_whatever_the_flags_say(apple, tmp_path):
+    apple(works=False)
+    sources = [tmp_path / "loop.mm", tmp_path / "checks.mm"]
+    for source in sources:
+        source.write_text("")
+    extension = MetalExtension("package.name", [*map(str, sources)], extra_compile_args=["-O1"])
+    extension.optimized = [str(sources[0])]
+    commands = commands_of(extension, tmp_path)
+    levels = [
+        [word for word in words if word.startswith("-O")][-1]
+        for source in sources
+        for words in commands
+        if str(source) in words
+    ]
+    assert levels == ["-O2", "-O1"]
+
+
 def test_clang_is_preferred_to_a_gcc_on_the_path(apple, monkeypatch, tmp_path):
     apple(works=False)
     monkeypatch.delenv("CXX", raising=False)

@@ -132,8 +132,9 @@ class BuildExtension(cpp_extension.BuildExtension):
     extension's `precompiled_header`, a file of #include lines, are compiled once for all the sources that include any
     of them, where that pays and the compiler can. If an extension has `units`, lists of some of its sources, the
     sources of each list are compiled together (unity build), except on macOS. If it has `at_first_use`, a file that
-    lists kernels (see kernels/at_first_use.txt), the software device compiles these when they are used. An extension
-    without `.mm` files that has `uses_device` is linked to the software device, too.
+    lists kernels (see kernels/at_first_use.txt), the software device compiles these when they are used. The sources in
+    an extension's `optimized` are compiled at -O2 whatever its flags say. An extension without `.mm` files that has
+    `uses_device` is linked to the software device, too.
     """
 
     def run(self) -> None:
@@ -270,9 +271,9 @@ class BuildExtension(cpp_extension.BuildExtension):
             ]
             names = ", ".join(os.path.relpath(name) for name in held[source])
             what = f"{'objective-c++' if in_objective_c else 'c++'} {names}"
-            arguments = last
+            arguments = [*last, "-O2"] if source in getattr(ext, "optimized", ()) else last
             if self._objective_c and not in_objective_c:
-                arguments = mac_flags.without_objective_c(mac_flags.for_linux(last))
+                arguments = mac_flags.without_objective_c(mac_flags.for_linux(arguments))
             self._graph.add(output, [path], [*command, *arguments], what, needs=needs, depfile=True)
         return objects
 
