@@ -78,10 +78,17 @@ def _by_language(folder, suffix):
     ]
 
 
+KERNEL = re.compile(r"\bkernel\s+void\b|\[\[\s*kernel\b")
+
+
 def _strings(path):
     """(line, text) of the string literals of a Python file that hold whole kernels."""
     with open(path, encoding="utf-8") as stream:
-        tree = ast.parse(stream.read())
+        text = stream.read()
+    # As most files, and to parse them all takes seconds. A letter may precede: "\\nkernel void".
+    if not re.search(r"kernel\s+void\b|\[\[\s*kernel\b", text):
+        return
+    tree = ast.parse(text)
     pieces = {id(n) for f in ast.walk(tree) if isinstance(f, ast.JoinedStr) for n in ast.walk(f)}
     for node in ast.walk(tree):
         if (
@@ -89,9 +96,7 @@ def _strings(path):
             and isinstance(node.value, str)
             and id(node) not in pieces
         ):
-            is_kernel = (
-                re.search(r"\bkernel\s+void\b|\[\[\s*kernel\b", node.value) and "{" in node.value
-            )
+            is_kernel = KERNEL.search(node.value) and "{" in node.value
             if is_kernel and not re.search(r"^(?:import|from) ", node.value, re.MULTILINE):
                 yield node.lineno, node.value
 
