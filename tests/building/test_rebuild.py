@@ -45,6 +45,19 @@ def project(tmp_path):
     return tmp_path, build
 
 
+@pytest.mark.parametrize("forbidden", [False, True])
+def test_python_is_compiled_once_for_all_steps(tmp_path, forbidden):
+    """Where nothing may be written beside the sources, it is written beside what is built."""
+    output = tmp_path / "output"
+    code = f"import sys; open({str(output)!r}, 'w').write(f'{{sys.dont_write_bytecode}} {{sys.pycache_prefix}}')"
+    graph = ninja.Graph()
+    graph.add(str(output), [], [sys.executable, "-c", code], "python")
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1" if forbidden else ""}
+    environment.pop("PYTHONPYCACHEPREFIX", None)
+    graph.run(str(tmp_path), environment, "it failed")
+    assert output.read_text() == f"False {tmp_path / 'pycache' if forbidden else None}"
+
+
 def touch(path):
     path.write_text(path.read_text() + "\n")
 

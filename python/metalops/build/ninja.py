@@ -83,6 +83,10 @@ class Graph:
         command = ["ninja", "-f", file]
         if environment.get("MAX_JOBS"):
             command += ["-j", environment["MAX_JOBS"]]
+        environment = {**environment}
+        if environment.pop("PYTHONDONTWRITEBYTECODE", ""):
+            # Each kernel file has a process, which would compile all of the front end's modules again.
+            environment["PYTHONPYCACHEPREFIX"] = os.path.join(folder, "pycache")
         before = _seconds_of_children()
         try:
             result = subprocess.run(command, env=environment, check=False)
