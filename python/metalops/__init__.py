@@ -7,6 +7,7 @@ makes ``torch.device("mps")`` real. Without its compiled parts Metal kernels on 
 
 from __future__ import annotations
 
+import gc
 import sys
 from importlib import import_module
 
@@ -21,58 +22,65 @@ _problem = _compiled.check()
 # The software device exists where torch has no Metal backend of its own.
 _is_software = sys.platform != "darwin"
 
-if _problem is None:
-    if _is_software:
-        from . import _host
+# Collecting garbage would walk through all of torch's objects, which takes longer than the import.
+_collects = gc.isenabled()
+gc.disable()
+try:
+    if _problem is None:
+        if _is_software:
+            from . import _host
 
-        _compiled.check_names(_host)
+            _compiled.check_names(_host)
 
-        from ._torch import software_device
+            from ._torch import software_device
 
-        software_device.bring_up()
+            software_device.bring_up()
 
-    try:
-        from . import _C
+        try:
+            from . import _C
 
-        _compiled.check_names(_C)
-    except ImportError as error:
-        raise ImportError(
-            f"metalops cannot load its operators ({error}); install it again with `pip install .`."
-        ) from error
+            _compiled.check_names(_C)
+        except ImportError as error:
+            raise ImportError(
+                f"metalops cannot load its operators ({error}); install it again with `pip install .`."
+            ) from error
 
-    # Each is installed once per process, even if this module is imported again or reloaded.
-    from ._torch import (
-        attention,
-        checkpoint,
-        distributed,
-        flex_attention,
-        grouped_mm,
-        inductor,
-        mps_module,
-        nested_attention,
-        sharding,
-        sync_batch_norm,
-    )
+        # Each is installed once per process, even if this module is imported again or reloaded.
+        from ._torch import (
+            attention,
+            checkpoint,
+            distributed,
+            flex_attention,
+            grouped_mm,
+            inductor,
+            mps_module,
+            nested_attention,
+            sharding,
+            sync_batch_norm,
+        )
 
-    attention.install()
-    checkpoint.install()
-    distributed.install()
-    flex_attention.install()
-    grouped_mm.install()
-    inductor.install()
-    mps_module.install()
-    nested_attention.install()
-    sharding.install()
-    sync_batch_norm.install()
+        attention.install()
+        checkpoint.install()
+        distributed.install()
+        flex_attention.install()
+        grouped_mm.install()
+        inductor.install()
+        mps_module.install()
+        nested_attention.install()
+        sharding.install()
+        sync_batch_norm.install()
 
-from . import debug, ops  # noqa: E402
+    from . import debug, ops
 
-if _problem is None:
-    from .fixes import settings as _settings
+    if _problem is None:
+        from .fixes import settings as _settings
 
-    _settings.install()
+        _settings.install()
 
-_sanitize.turn_on()
+    _sanitize.turn_on()
+finally:
+    if _collects:
+        gc.enable()
 
 # Names that are loaded on first use, because they take longer than all of the above: a name and its module, ...
 _FROM_MODULES = {

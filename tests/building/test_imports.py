@@ -76,6 +76,27 @@ def test_every_public_module_is_an_attribute_that_is_imported_when_it_is_used():
     assert of_integrations == "3 3"
 
 
+_COLLECTIONS = """
+import gc, torch
+
+collections = []
+gc.callbacks.append(lambda phase, about: collections.append(about["generation"]))
+{before}
+import metalops
+print(collections, gc.isenabled())
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("before", "enabled"), [("gc.enable()", True), ("gc.disable()", False)])
+@pytest.mark.sampled(2)
+def test_garbage_is_not_collected_while_the_package_is_imported(before, enabled, monkeypatch):
+    """A collection takes longer than the import, because torch has very many objects."""
+    monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    collections, is_enabled = _printed(_COLLECTIONS.format(before=before)).split("] ")
+    assert "2" not in collections and is_enabled == f"{enabled}\n"
+
+
 _AGAIN = """
 import importlib, sys
 import torch, metalops
