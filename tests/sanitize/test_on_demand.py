@@ -1,6 +1,7 @@
 """Kernels that are compiled when they are first used, under sanitizers: each is checked, and reported at its place."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -40,7 +41,8 @@ for kernel in kernels:
     "mode, found",
     [
         ("thread", ["program_source:4:3: data-race in kernel 'halves_float'", "program_source:7:"]),
-        ("address", ["nothing", "program_source:7:19: heap-buffer-overflow"]),
+        # The operator for clang, the element for g++.
+        ("address", ["nothing", "program_source:7:1[89]: heap-buffer-overflow"]),
     ],
 )
 def test_kernels_compiled_on_demand_are_sanitized(tmp_path, mode, found):
@@ -53,4 +55,5 @@ def test_kernels_compiled_on_demand_are_sanitized(tmp_path, mode, found):
         check=False,
     )
     lines = done.stdout.splitlines()
-    assert [line[: len(f)] for line, f in zip(lines, found, strict=True)] == found, done.stderr
+    for line, pattern in zip(lines, found, strict=True):
+        assert re.match(pattern, line), done.stdout + done.stderr

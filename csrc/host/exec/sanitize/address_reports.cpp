@@ -200,18 +200,23 @@ AddressReports::~AddressReports() {
   if (report_again != nullptr) report_again();
 }
 
+// No process has memory there.
+constexpr uintptr_t kFirstPage = 4096;
+
 void add_fault(const void* instruction, const void* frame, const void* address) {
   const auto at = reinterpret_cast<uintptr_t>(address);
   // Other entries are return addresses, which lie after the instruction that is meant.
   const void* pc = static_cast<const char*>(instruction) + 1;
   std::ostringstream what;
   what << "uses address 0x" << std::hex << at << std::dec;
-  what << as_wrapped_index(at);
+  // The compiler checks for null pointers, but not for elements behind them.
+  const bool is_null = at < kFirstPage;
+  what << (is_null ? ", near a null pointer" : as_wrapped_index(at));
   Stack stack = {pc};
   for (const void* caller : stack_of(pc, frame)) {
     if (caller != pc) stack.push_back(caller);
   }
-  add("wild-address", what.str(), std::move(stack));
+  add(is_null ? "null-pointer-use" : "wild-address", what.str(), std::move(stack));
 }
 
 }  // namespace metalops::exec
