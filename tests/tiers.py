@@ -13,8 +13,8 @@ Two rules divide the cases of one function between the full tier and the nightly
 - `sampled(N)` leaves one in N to the full tier: those where the numbers of the values of all parameters add up to a multiple
   of N. So each value of a parameter is met by some value of another one, although few pairs are left.
 - Of cases of tests/ops and tests/cuda that differ only in dtypes of one class (CLASSES), whose kernels are instantiations of
-  one template, the full tier has one. It is the same class member for a whole file, so that kernels of the others are not
-  compiled for it, and another one in other files.
+  one template, the full tier has one. It is the same class member for a whole folder, so that kernels of the others are not
+  compiled for it, and another one in other folders.
 
 A test that the command line names with `::` runs whatever its tier is.
 """
@@ -33,7 +33,7 @@ import torch
 CASES = 2
 CLASSES = (
     (torch.float16, torch.bfloat16),
-    (torch.int8, torch.int16, torch.int32, torch.int64),
+    (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
 )
 FAMILIES = ("tests/ops/", "tests/cuda/")
 
@@ -91,7 +91,8 @@ def _of_other_dtypes(cases: list[pytest.Item]) -> Iterable[pytest.Item]:
         key = [_class_of(value) or id(value) for value in _parameters(item).values()]
         alike.setdefault(tuple(key), []).append(item)
     for group in alike.values():
-        chosen = zlib.crc32(group[0].nodeid.partition("::")[0].encode()) % len(group)
+        folder = group[0].nodeid.partition("::")[0].rpartition("/")[0]
+        chosen = zlib.crc32(folder.encode()) % len(group)
         yield from (item for i, item in enumerate(group) if i != chosen)
 
 

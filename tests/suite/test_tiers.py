@@ -87,14 +87,15 @@ def test_arguments_that_are_given_together_are_one_parameter():
 
 
 def test_one_dtype_of_a_class_is_enough_for_a_family():
-    dtypes = [torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.int64, torch.uint8]
+    dtypes = [torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.bool]
     chosen = set()
-    for file in "abcdef":
-        found = full(f"tests/ops/linalg/test_{file}.py", rows=[1, 2], dtype=dtypes)
-        for dtype in (torch.float32, torch.uint8):
+    for folder in "abcdef":
+        found = full(f"tests/ops/{folder}/test_a.py", rows=[1, 2], dtype=dtypes)
+        for dtype in (torch.float32, torch.bool):
             assert (1, dtype) in found and (2, dtype) in found
-        others = [dtype for _, dtype in found if dtype not in (torch.float32, torch.uint8)]
+        others = [dtype for _, dtype in found if dtype not in (torch.float32, torch.bool)]
         assert len(others) == 4 and len({*others}) == 2  # the same for all rows
+        assert found == full(f"tests/ops/{folder}/test_b.py", rows=[1, 2], dtype=dtypes)
         chosen |= {*others}
-    assert len(chosen) > 2  # not the same for all files
+    assert len(chosen) > 2  # not the same for all folders
     assert len(full("tests/device/test_a.py", dtype=dtypes)) == len(dtypes)
