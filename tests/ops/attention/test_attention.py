@@ -239,8 +239,18 @@ LENGTHS = (
 )  # fmt: skip
 
 
+# Kernels of float16 are instantiations of the same templates as those of bfloat16, and most sizes have kernels of their own.
+def sooner(cases, dtype_of):
+    """The cases, those of float16 for the nightly tier."""
+    halves = [dtype_of(*case) == torch.float16 for case in cases]
+    marks = [(pytest.mark.nightly,) if is_half else () for is_half in halves]
+    return [pytest.param(*case, marks=mark) for case, mark in zip(cases, marks, strict=True)]
+
+
 @devices
-@pytest.mark.parametrize(("queries", "keys"), LENGTHS)
+@pytest.mark.parametrize(
+    ("queries", "keys"), sooner(LENGTHS, lambda *case: FLOATS[LENGTHS.index(case) % 3])
+)
 def test_lengths_around_those_of_tiles(queries, keys, device):
     number = LENGTHS.index((queries, keys))
     tensors = operands(1, 2, 1, queries, keys, 64, dtype=FLOATS[number % 3])
@@ -248,9 +258,10 @@ def test_lengths_around_those_of_tiles(queries, keys, device):
 
 
 @devices
-def test_causal_tiles_of_many_heads(device):
+@pytest.mark.parametrize("dtype", FLOATS[1:], ids=str)
+def test_causal_tiles_of_many_heads(device, dtype):
     """Tiles of 16 heads are scheduled together: 3 x 6 heads are those and two more."""
-    tensors = operands(3, 6, 2, 70, 75, 8, dtype=torch.half)
+    tensors = operands(3, 6, 2, 70, 75, 8, dtype=dtype)
     check_attention(tensors, device, is_causal=True, causal_alignment="bottom_right")
 
 
@@ -261,13 +272,17 @@ def test_long_sequences(queries, keys, device):
     check_attention(tensors, device, is_causal=queries == 1024)
 
 
+FEATURES = (
+    (1, 1), (2, 5), (8, 8), (31, 32), (32, 32), (64, 64), (64, 128), (72, 72), (80, 80), (96, 96),
+    (100, 7), (128, 128), (128, 64), (192, 128), (192, 192), (256, 256), (255, 129),
+)  # fmt: skip
+
+
 @pytest.mark.sampled(4)
 @devices
 @pytest.mark.parametrize(
-    ("features", "values"),
-    [(1, 1), (2, 5), (8, 8), (31, 32), (32, 32), (64, 64), (64, 128), (72, 72), (80, 80), (96, 96),
-     (100, 7), (128, 128), (128, 64), (192, 128), (192, 192), (256, 256), (255, 129)],
-)  # fmt: skip
+    ("features", "values"), sooner(FEATURES, lambda *case: FLOATS[sum(case) % 3])
+)
 def test_head_sizes(features, values, device):
     dtype = FLOATS[(features + values) % 3]
     check_attention(operands(1, 2, 2, 35, 67, features, values, dtype), device, is_causal=True)
@@ -293,7 +308,7 @@ def generated_options(chance, heads, dtype, batch):
 
 
 @devices
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", sooner([(n,) for n in range(30)], lambda seed: FLOATS[seed % 3]))
 def test_generated_calls(seed, device):
     chance = random.Random(seed)
     dtype = FLOATS[seed % 3]
@@ -317,7 +332,7 @@ def test_generated_calls(seed, device):
 
 
 @devices
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", sooner([(n,) for n in range(15)], lambda seed: FLOATS[seed % 3]))
 def test_generated_packed_sequences(seed, device):
     chance = random.Random(seed)
     dtype = FLOATS[seed % 3]

@@ -460,6 +460,7 @@ def test_auto_does_not_bound_lengths_that_tracing_leaves_open():
     assert "metalops.attention_forward" in graph.code
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.full
 @pytest.mark.parametrize(("choice", "backend"), [("stock", 0), ("metalops", 4), ("auto", 4)])
 def test_the_environment_variable(choice, backend):

@@ -341,6 +341,7 @@ def check_paged(seed: int, device: str) -> None:
     check(function, Case(seed, tensors, numbers, False), device, lengths)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("first", range(3000, 3020, 5))
 def test_pages(place, first):
     for seed in range(first, first + 5):

@@ -120,7 +120,13 @@ def _close(actual, expected, rounding, name):
 
 # For the full tier one call for both dtypes of each body, of features and options of other tests, because each number of
 # features and each dtype has kernels of its own.
-SOONER = {("simdgroup", 70), ("tensor", 20), ("tensor", 360), ("GPU's tensor", 290), ("GPU's tensor", 70)}
+SOONER = {
+    ("simdgroup", 70),
+    ("tensor", 20),
+    ("tensor", 360),
+    ("GPU's tensor", 290),
+    ("GPU's tensor", 70),
+}
 CALLS = [
     pytest.param(body, seed, marks=() if (body, seed) in SOONER else pytest.mark.nightly)
     for seed in range(0, 400, 10)

@@ -35,8 +35,8 @@ def operands(batch=2, heads=4, key_heads=2, queries=70, keys=150, features=64, v
     return call_of(query, key, value, **call)
 
 
-def packed(lengths=(30, 0, 45), heads=4, features=64):
-    tokens = torch.empty(sum(lengths), heads, features, dtype=torch.half)
+def packed(lengths=(30, 0, 45), heads=4, features=64, dtype=torch.half):
+    tokens = torch.empty(sum(lengths), heads, features, dtype=dtype)
     begins = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
     about = {"cu_seqlens_q": begins, "cu_seqlens_k": begins, "max_seqlen_q": max(lengths)}
     return call_of(tokens, tokens, tokens, **about, max_seqlen_k=1000)
@@ -362,17 +362,29 @@ def on_mps(call):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("body", "limits"), [("simdgroup", M1), ("tensor", M5)])
+@pytest.mark.parametrize(
+    ("body", "limits", "features", "dtype"),
+    [
+        # Kernels that other tests need, too.
+        ("simdgroup", M1, 32, torch.float32),
+        ("tensor", M5, 64, torch.bfloat16),
+        pytest.param("simdgroup", M1, 64, torch.float16, marks=pytest.mark.nightly),
+        pytest.param("tensor", M5, 64, torch.float16, marks=pytest.mark.nightly),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("kind", ["plain", "options", "packed"])
-def test_mps_launches_what_is_planned(kind, body, limits, monkeypatch, tmp_path):
+def test_mps_launches_what_is_planned(kind, body, limits, features, dtype, monkeypatch, tmp_path):
     if kind == "packed":
-        call = packed(features=40)
+        call = packed(features=features - 24, dtype=dtype)
     elif kind == "plain":
-        call = operands(queries=20, keys=40)
+        call = operands(queries=20, keys=40, features=features, dtype=dtype)
     else:
         call = operands(
             queries=20,
             keys=40,
+            features=features,
+            dtype=dtype,
             attn_mask=torch.empty(1, 4, 20, 1),
             sinks=torch.zeros(4),
             alibi_slopes=torch.zeros(4),

@@ -75,7 +75,7 @@ def _check(x, mask, *arguments, gradient=True):
 # ---- values and gradients ------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @by_float
 @pytest.mark.parametrize("size", SIZES)
 def test_rows(dtype, size):
@@ -83,7 +83,7 @@ def test_rows(dtype, size):
         _check(make((rows, size), dtype), _mask((rows, size), seed=rows))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("size", [36, 1028, 33_000])
 @by_float
 def test_rows_that_begin_anywhere(dtype, size):
@@ -152,6 +152,7 @@ def test_a_mask_of_other_dimensions_has_type_2_whatever_is_said():
         _check(x, mask, 1, mask_type)
 
 
+@pytest.mark.sampled(2)
 @by_float
 def test_layouts(dtype):
     """Compared with the definition: torch's CPU operator puts results in the wrong places of tensors that are not
