@@ -49,6 +49,7 @@ def test_one_triangle_is_read(uplo, dtype):
         torch.testing.assert_close(found, torch.linalg.eigvalsh(a), rtol=0, atol=1e-4)
 
 
+@pytest.mark.sampled(2)
 @only_ours("aten::_linalg_eigh.eigenvalues")
 @only_ours("aten::_linalg_svd.U")
 @dtypes

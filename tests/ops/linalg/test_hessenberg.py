@@ -66,6 +66,7 @@ def test_what_is_not_finite_is_an_error(dtype, bad):
         eig(a.to("mps"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @dtypes
 def test_every_layout(dtype):
