@@ -6,6 +6,7 @@ import torch
 from metalops.testing import to_device
 
 from ..aten import kernels_of
+from .bodies import with_dtypes
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -69,7 +70,7 @@ def assert_right(actual, expected):
     )
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@with_dtypes(FLOATS)
 @by_shape
 def test_floats(dtype, shape, body):
     m, k, n = shape

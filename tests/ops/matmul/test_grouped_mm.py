@@ -10,6 +10,7 @@ from torch.nn.functional import grouped_mm
 
 from ..aten import assert_refused_as_on_the_cpu, only_ours
 from ..benchmark import Benchmark
+from .bodies import with_dtypes
 
 pytestmark = only_ours("aten::_grouped_mm")
 
@@ -117,7 +118,7 @@ def assert_right(actual, left, right, ends):
 
 
 @pytest.mark.sampled(8)
-@dtypes
+@with_dtypes(ERRORS)
 @forms
 @pytest.mark.parametrize(("sizes", "rest"), SIZES, ids=str)
 def test_groups_of_all_sizes(dtype, form, sizes, rest, body):
@@ -140,7 +141,7 @@ def test_other_dimensions_around_the_tiles(form, size, body):
         assert_right(torch._grouped_mm(to_mps(left), to_mps(right), offs), left, right, ends)
 
 
-@dtypes
+@with_dtypes(ERRORS)
 @forms
 def test_layouts(dtype, form, body):
     left, right, ends = operands(form, (8, 0, 24), 8, dtype, 16, 24, 40)

@@ -9,6 +9,7 @@ from metalops.testing import no_standins
 
 from ..aten import assert_refused_as_on_the_cpu, only_ours
 from ..benchmark import Benchmark
+from .bodies import tensors_first
 
 pytestmark = only_ours("aten::_int_mm")
 
@@ -73,6 +74,7 @@ def test_products_are_exact(dtype, shape, body):
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=str)
 @pytest.mark.parametrize("shape", [(9, 36, 50), (40, 36, 50), (139, 299, 85)], ids=str)
+@tensors_first
 def test_every_layout(dtype, shape, body):
     left, right = operands(*shape, dtype)
     for of_left in layouts(left):

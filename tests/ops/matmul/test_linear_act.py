@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from torch.nn import functional
 
 from ..benchmark import Benchmark
 from ..families import kernel_file
+from .bodies import with_dtypes
 
 OTHERS = ("linear_act",)
 
@@ -119,7 +121,7 @@ SHAPES = (
 
 @pytest.mark.sampled(6)
 @activations
-@dtypes
+@with_dtypes(FLOATS)
 def test_sizes_that_are_and_are_not_multiples_of_tiles(activation, dtype, body):
     for shape, features in SHAPES:
         x, weight, bias = operands(shape, features, dtype, activation)
@@ -128,7 +130,7 @@ def test_sizes_that_are_and_are_not_multiples_of_tiles(activation, dtype, body):
             assert_right(actual, x, weight, b, activation)
 
 
-@dtypes
+@with_dtypes(FLOATS)
 @pytest.mark.parametrize("rows", [3, 20, 70])
 def test_transposed_strided_and_expanded_operands(dtype, rows, body):
     x, weight, bias = operands((rows, 36), 50, dtype)
@@ -178,9 +180,10 @@ def test_infinities_and_nan_are_those_of_torch(activation, body):
     torch.testing.assert_close(actual, linear_act(x, weight, None, activation), equal_nan=True)
 
 
-def test_half_precision_adds_up_in_float32(body):
-    x = torch.ones(1, 4096, dtype=torch.bfloat16)
-    weight = torch.ones(64, 4096, dtype=torch.bfloat16)
+@with_dtypes(FLOATS[1:])
+def test_half_precision_adds_up_in_float32(dtype, body):
+    x = torch.ones(1, 4096, dtype=dtype)
+    weight = torch.ones(64, 4096, dtype=dtype)
     assert ops.linear_act(*moved(x, weight)).unique().tolist() == [4096]
 
 
@@ -262,6 +265,8 @@ def test_another_body_is_refused(monkeypatch):
 def test_products_of_tensors_do_not_depend_on_where_their_elements_are(layout, monkeypatch):
     monkeypatch.setenv("METALOPS_COOPERATIVE_LAYOUT", layout)
     source = flatten(kernel_file("linear_act"), [ROOT, ROOT / "python/metalops/include"])
+    source = re.sub(r"^REGISTER_(TILES|OTHERS)\(.*$", "", source, flags=re.MULTILINE)
+    source += "REGISTER_TILE(small_gated, float, 16, 64, 1, 4, 2);\n"
     kernel = metalops.compile_shader(source, language="4.0").linear_act_small_gated_float
     x, weight, bias = operands((20, 37), 70, activation="silu_and_mul")
     parameters = struct.pack("qqiiii????", 37, 37, 20, 70, 37, 4, False, False, True, False)
@@ -311,7 +316,7 @@ def gradients(function, tensors, cotangent):
 
 
 @activations
-@dtypes
+@with_dtypes(FLOATS)
 def test_gradients(activation, dtype, body):
     for shape, features in (((3, 5, 19), 21), ((70, 33), 66), ((7,), 4)):
         tensors = operands(shape, features, dtype, activation)
@@ -441,18 +446,20 @@ def test_vmap_over_any_of_the_operands(activation, device):
 
 
 @devices
-def test_autocast_lowers_the_precision_as_that_of_linear(device):
+@pytest.mark.parametrize("dtype", FLOATS[1:], ids=str)
+def test_autocast_lowers_the_precision_as_that_of_linear(device, dtype):
     leaves = [t.to(device).requires_grad_() for t in operands((3, 6), 5)]
-    with torch.autocast(device, dtype=torch.bfloat16):
+    with torch.autocast(device, dtype=dtype):
         result = ops.linear_act(*leaves, "gelu")
-    assert result.dtype == torch.bfloat16
+    assert result.dtype == dtype
     with torch.no_grad():
-        low = [t.bfloat16() for t in leaves]
+        low = [t.to(dtype) for t in leaves]
         assert torch.equal(result, ops.linear_act(*low, "gelu"))
     result.sum().backward()
     assert all(t.grad.dtype == torch.float32 for t in leaves)
 
 
+@pytest.mark.sampled(2)
 @activations
 @devices
 def test_opcheck(activation, device):

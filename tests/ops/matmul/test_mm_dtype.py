@@ -49,6 +49,7 @@ def assert_right(actual, left, right, added=None, beta=1.0, alpha=1.0):
     torch.testing.assert_close(actual.cpu().double(), expected, rtol=2e-6, atol=1e-4)
 
 
+@pytest.mark.sampled(2)
 @dtypes
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_results_are_not_rounded(dtype, shape, body):
@@ -126,10 +127,11 @@ def test_large_sums_of_half_are_finite():
     assert torch.mm(x, x.t(), torch.float32).unique().tolist() == [64 * 300.0**2]
 
 
-def test_empty_matrices_and_sums_of_nothing(body):
+@dtypes
+def test_empty_matrices_and_sums_of_nothing(dtype, body):
     for m, k, n in ((0, 3, 2), (2, 0, 3), (2, 3, 0), (40, 0, 3)):
-        a = torch.ones(m, k, dtype=torch.half, device="mps")
-        b = torch.ones(k, n, dtype=torch.half, device="mps")
+        a = torch.ones(m, k, dtype=dtype, device="mps")
+        b = torch.ones(k, n, dtype=dtype, device="mps")
         assert torch.equal(torch.mm(a, b, torch.float32).cpu(), torch.zeros(m, n).fill_(k))
         one = torch.ones((), device="mps")
         assert torch.equal(

@@ -8,6 +8,7 @@ from metalops.testing import no_host_copies, no_standins
 from torch.nn.functional import ScalingType, SwizzleType, scaled_grouped_mm
 
 from ..benchmark import Benchmark
+from .bodies import tensors_first
 from .test_grouped_mm import FORMS, NONSENSE, SIZES, ends_of, products
 from .test_scaled_mm import (
     E4M3,
@@ -220,6 +221,7 @@ def of_groups_of_rows(sizes, rest, n, k, dtypes, block, of_scales, is_swizzled):
     return arguments, (left, right.mT, ends)
 
 
+@tensors_first
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(("sizes", "rest"), SIZES, ids=str)
 @pytest.mark.parametrize("is_swizzled", [False, True])
@@ -247,6 +249,7 @@ def test_mx_blocks_of_32_and_groups_of_rows(sizes, rest, is_swizzled, formats, b
 @pytest.mark.parametrize("sizes", [(32,), (0, 96, 0), (160, 0, 32, 64)], ids=str)
 @pytest.mark.parametrize("rest", [0, 32])
 @pytest.mark.parametrize("is_swizzled", [False, True])
+@tensors_first
 def test_mx_blocks_of_32_and_groups_of_the_inner_dimension(sizes, rest, is_swizzled, body):
     total, ends = sum(sizes) + rest, ends_of(sizes)
     starts = [0, *ends.tolist()[:-1]]
@@ -275,6 +278,7 @@ def test_mx_blocks_of_32_and_groups_of_the_inner_dimension(sizes, rest, is_swizz
         assert_right(actual, wide[0], wide[1].t(), ends)
 
 
+@tensors_first
 @pytest.mark.parametrize("is_swizzled", [False, True])
 @pytest.mark.parametrize("count", ["one", "of groups"])
 def test_nvfp4_with_global_scales(is_swizzled, count, body):

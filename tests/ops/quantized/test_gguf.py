@@ -101,7 +101,7 @@ def test_scales_of_mxfp4_that_are_no_normal_numbers(device):
     torch.testing.assert_close(actual, expected.float(), rtol=0, atol=atol)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @types
 @dtypes
 @devices
@@ -131,7 +131,7 @@ def test_sizes_that_are_and_are_not_multiples_of_tiles(body, monkeypatch):
 
 
 # Fewer pieces of 32 elements than simdgroups have lanes, more than they have in one iteration, and more lines than a tile has.
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"])
 @pytest.mark.parametrize("sizes", [(3, 256), (33, 1280), (70, 768)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

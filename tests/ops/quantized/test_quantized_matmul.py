@@ -10,7 +10,8 @@ from metalops.testing.samples import make
 from torch.nn import functional
 
 from ..benchmark import Benchmark
-from .test_quantized import CHECKS, devices, dtypes, keywords, kinds, moved, quantized
+from ..matmul.bodies import with_dtypes
+from .test_quantized import CHECKS, KINDS, devices, dtypes, keywords, moved, quantized
 
 OTHERS = ("quantized_matmul", "quantized_linear", "gather_quantized_matmul")
 
@@ -55,10 +56,24 @@ def wide(weights, kind):
 # ---- values --------------------------------------------------------------------------------------
 
 
+# For the full tier, because each format and each dtype has kernels of its own.
+SOONER = {
+    torch.float32: {("affine", 1, 64), ("affine", 7, 64), ("nvfp4", 4, 16)},
+    torch.float16: {FOUR, ("mxfp8", 8, 32)},
+}
+PRODUCTS = [
+    pytest.param(
+        *(dtype, kind),
+        id=f"{dtype}-{'-'.join(map(str, kind))}",
+        marks=() if kind in SOONER.get(dtype, ()) else pytest.mark.nightly,
+    )
+    for kind in KINDS
+    for dtype in TOLERANCES
+]
+
+
 @pytest.mark.full
-@pytest.mark.sampled(4)
-@kinds
-@dtypes
+@pytest.mark.parametrize(("dtype", "kind"), PRODUCTS)
 def test_every_format_with_few_rows_and_many(kind, dtype):
     weights = quantized((37, 2048), kind, dtype)
     exact = wide(weights, kind)
@@ -76,7 +91,7 @@ def test_every_format_with_few_rows_and_many(kind, dtype):
 
 
 @pytest.mark.full
-@dtypes
+@with_dtypes(TOLERANCES)
 @pytest.mark.parametrize("transpose", [True, False])
 @pytest.mark.sampled(2)
 def test_sizes_that_are_and_are_not_multiples_of_tiles(dtype, transpose, body):
@@ -96,6 +111,7 @@ def test_sizes_that_are_and_are_not_multiples_of_tiles(dtype, transpose, body):
             assert_right(actual, expected[:m], dtype)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("bits", range(1, 8))
 def test_sizes_of_torchao(bits):
     """Of its own tests (torchao/experimental/ops/mps): rows of codes that are no whole words, and short last groups."""
@@ -425,16 +441,17 @@ def test_second_derivatives(device):
 
 
 @devices
-def test_autocast_lowers_the_precision(device):
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_autocast_lowers_the_precision(device, dtype):
     weights = moved(quantized((20, 64), FOUR), device)
     x = make((3, 64), torch.float32).to(device).requires_grad_()
     bias = torch.ones(20, device=device)
-    with torch.autocast(device, dtype=torch.bfloat16):
+    with torch.autocast(device, dtype=dtype):
         result = ops.quantized_linear(x, *weights, bias)
-    assert result.dtype == torch.bfloat16
+    assert result.dtype == dtype
     result.float().sum().backward()
     assert x.grad.dtype == torch.float32
-    lowered = ops.quantized_linear(x.bfloat16(), *weights, bias)
+    lowered = ops.quantized_linear(x.to(dtype), *weights, bias)
     assert torch.equal(result, lowered)
 
 
@@ -502,7 +519,11 @@ def test_indices_of_no_matrices_are_refused(device):
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float16, torch.bfloat16, pytest.param(torch.float32, marks=pytest.mark.nightly)],
+    ids=str,
+)
 def test_every_code_of_mxfp8(dtype, rows):
     """Each of the 256 codes is multiplied by one, the rest by zero; two codes are not numbers."""
     codes = torch.arange(256, dtype=torch.uint8)[:, None].repeat(1, 32)
