@@ -85,7 +85,8 @@ CASES = {
 def make_extension(folder):
     folder.mkdir()
     sources = [str(FOLDER / name) for name in ("defined.metal", "defined.mm")]
-    return build.load("defined", sources, build_directory=str(folder))
+    # Without optimisation, because compiling takes longer than all the tests.
+    return build.load("defined", sources, ["-O0"], build_directory=str(folder))
 
 
 @pytest.fixture(scope="module", autouse=True)

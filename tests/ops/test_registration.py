@@ -63,6 +63,7 @@ def _pairs(library, functor, alpha):
     }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize("arity", ["UNARY", "BINARY", "TERNARY", "UNARY_ALPHA", "BINARY_ALPHA"])
 def test_types(tmp_path, arity):
@@ -92,21 +93,32 @@ def test_types(tmp_path, arity):
         assert _pairs(library, macro.lower(), alpha=bool(alpha)) == expected, macro
 
 
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """One library for the tests that run kernels."""
+    return _library(
+        tmp_path_factory.mktemp("registration"),
+        "REGISTER_FLOAT_TERNARY_OP(same)",
+        "struct opmath_functor : same_functor {}",
+        "REGISTER_OPMATH_FLOAT_TERNARY_OP(opmath)",
+        "REGISTER_FLOAT_UNARY_ALPHA_OP(same_alpha)",
+        "REGISTER_INT2FLOAT_BINARY_OP(real)",
+    )
+
+
 @pytest.mark.full
-def test_opmath_rounds_once(tmp_path):
+def test_opmath_rounds_once(library):
     a = torch.tensor([60000.0], dtype=torch.float16, device="mps")
     out = torch.empty_like(a)
     results = []
-    for macro in ("REGISTER_FLOAT_TERNARY_OP", "REGISTER_OPMATH_FLOAT_TERNARY_OP"):
-        library = _library(tmp_path, f"{macro}(same)")
-        library.same_dense_half_half(out, a, a, -a)
+    for kernel in (library.same_dense_half_half, library.opmath_dense_half_half):
+        kernel(out, a, a, -a)
         results.append(out.item())
     assert results == [float("inf"), 60000.0]
 
 
 @pytest.mark.full
-def test_alpha_is_not_rounded_to_the_type_of_the_operands(tmp_path):
-    library = _library(tmp_path, "REGISTER_FLOAT_UNARY_ALPHA_OP(same_alpha)")
+def test_alpha_is_not_rounded_to_the_type_of_the_operands(library):
     # 3.0008 is 3 in half precision; 3 * 1366 is 4098, which half precision rounds to 4096, 3.0008 * 1366 to 4100.
     x = torch.tensor([1366.0], dtype=torch.float16, device="mps")
     out = torch.empty_like(x)
@@ -116,8 +128,7 @@ def test_alpha_is_not_rounded_to_the_type_of_the_operands(tmp_path):
 
 
 @pytest.mark.full
-def test_integers_become_floating_point(tmp_path):
-    library = _library(tmp_path, "REGISTER_INT2FLOAT_BINARY_OP(real)")
+def test_integers_become_floating_point(library):
     a = torch.tensor([1, 2, 3], dtype=torch.int16, device="mps")
     b = torch.tensor([2, 4, 8], dtype=torch.int16, device="mps")
     out = torch.empty(3, device="mps")

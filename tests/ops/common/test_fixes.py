@@ -21,12 +21,7 @@ OPERATORS = {
         "addbmm", "addmm", "addmv", "baddbmm", "bmm", "matmul", "mm", "mv", "nn.functional.linear",
     ),
 }  # fmt: skip
-ENTRIES = [
-    pytest.param(fix, op, id=op.formatted_name)
-    for fix, names in OPERATORS.items()
-    for op in op_db
-    if op.name in names
-]
+ENTRIES = [(fix, op) for fix, names in OPERATORS.items() for op in op_db if op.name in names]
 # Complex products, whose terms cancel, are in test_gemm.py.
 FLOATS = {*NARROW, torch.float32}
 INTEGERS = {torch.int64, torch.int32, torch.uint8}
@@ -36,6 +31,14 @@ def _dtypes(op):
     """Stock MPS refuses linear for integers."""
     taken = FLOATS if op.name == "nn.functional.linear" else FLOATS | INTEGERS
     return sorted(op.dtypes & taken, key=str)
+
+
+NAMES = [op.formatted_name for _, op in ENTRIES]
+SAMPLES = [
+    pytest.param(fix, op, dtype, id=f"{op.formatted_name}-{str(dtype)[6:]}")
+    for fix, op in ENTRIES
+    for dtype in _dtypes(op)
+]
 
 
 @pytest.fixture(autouse=True)
@@ -51,19 +54,18 @@ def _samples(op, dtype, most=40):
     return list(op.sample_inputs("cpu", dtype))[:most]
 
 
-@pytest.mark.parametrize(("fix", "op"), ENTRIES)
-def test_samples_in_every_dtype(fix, op):
+@pytest.mark.parametrize(("fix", "op", "dtype"), SAMPLES)
+def test_samples_in_every_dtype(fix, op, dtype):
     with metalops.enable_fixes(fix), debug.standins() as served:
-        for dtype in _dtypes(op):
-            for sample in _samples(op, dtype):
-                arguments = (sample.input, *sample.args)
-                args, kwargs = testing.to_device((arguments, sample.kwargs), "mps")
-                actual = op.op(*args, **kwargs)
-                case = testing.Case("sample", arguments, sample.kwargs)
-                expected = testing.checks.expected_result(reference(op.op), case)
-                tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
-                for a, e in zip(_listed(actual), _listed(expected), strict=True):
-                    testing.assert_close(a, e, op.name, operands=tensors)
+        for sample in _samples(op, dtype):
+            arguments = (sample.input, *sample.args)
+            args, kwargs = testing.to_device((arguments, sample.kwargs), "mps")
+            actual = op.op(*args, **kwargs)
+            case = testing.Case("sample", arguments, sample.kwargs)
+            expected = testing.checks.expected_result(reference(op.op), case)
+            tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
+            for a, e in zip(_listed(actual), _listed(expected), strict=True):
+                testing.assert_close(a, e, op.name, operands=tensors)
         ours = {fix.name: fix.operators for fix in fixes.status()}[fix]
     assert not set(served) & set(ours)
 
@@ -72,7 +74,7 @@ def _listed(result):
     return [result] if isinstance(result, torch.Tensor) else list(result)
 
 
-@pytest.mark.parametrize(("fix", "op"), ENTRIES)
+@pytest.mark.parametrize(("fix", "op"), ENTRIES, ids=NAMES)
 def test_gradients_are_ours_too(fix, op):
     def first(*args, **kwargs):
         return _listed(op.op(*args, **kwargs))[0]

@@ -1,4 +1,5 @@
-// Kernels of operators of every kind that <metalops/pointwise.h> defines.
+// Kernels of operators of every kind that <metalops/pointwise.h> defines, for the dtypes that
+// test_defined.py calls them with.
 #include <c10/metal/indexing.h>
 #include <metalops/backward.h>
 #include <metalops/registration.h>
@@ -21,7 +22,8 @@ struct lisht_backward_functor {
     return static_cast<T>(float(grad_output) * (t + float(x) * (1 - t * t)));
   }
 };
-REGISTER_FLOAT_BINARY_OP(lisht_backward);
+REGISTER_BINARY_OP_WITH_TILES(lisht_backward, float, float);
+REGISTER_BINARY_OP_WITH_TILES(lisht_backward, half, half);
 
 struct scaled_functor {
   template <typename T>
@@ -29,7 +31,7 @@ struct scaled_functor {
     return static_cast<T>(float(x) * float(x) * scale);
   }
 };
-REGISTER_FLOAT_UNARY_ALPHA_OP(scaled);
+REGISTER_UNARY_ALPHA_OP_WITH_TILES(scaled, float, float, float);
 
 struct scaled_backward_functor {
   template <typename T>
@@ -37,7 +39,7 @@ struct scaled_backward_functor {
     return static_cast<T>(float(grad_output) * 2 * float(x) * scale);
   }
 };
-REGISTER_FLOAT_BINARY_ALPHA_OP(scaled_backward);
+REGISTER_BINARY_ALPHA_OP_WITH_TILES(scaled_backward, float, float, float);
 
 struct mixed_functor {
   template <typename T>
@@ -45,14 +47,14 @@ struct mixed_functor {
     return static_cast<T>(float(a) * float(a) + weight * float(b) * float(a));
   }
 };
-REGISTER_FLOAT_BINARY_ALPHA_OP(mixed);
+REGISTER_BINARY_ALPHA_OP_WITH_TILES(mixed, float, float, float);
 
 struct mixed_backward_functor {
   inline metalops::gradients2 operator()(float grad, float a, float b, float weight) {
     return {grad * (2 * a + weight * b), grad * weight * a};
   }
 };
-REGISTER_FLOAT_BINARY_BACKWARD_OP(mixed_backward);
+REGISTER_BINARY_BACKWARD_OP(mixed_backward, float);
 
 struct doubled_functor {
   template <typename T>
@@ -60,8 +62,8 @@ struct doubled_functor {
     return static_cast<T>(2 * x);
   }
 };
-REGISTER_FLOAT_UNARY_OP(doubled);
-REGISTER_INTEGER_UNARY_OP_NO_BOOL(doubled);
+REGISTER_UNARY_OP_WITH_TILES(doubled, float, float);
+REGISTER_UNARY_OP_WITH_TILES(doubled, long, long);
 
 struct larger_functor {
   template <typename T>
