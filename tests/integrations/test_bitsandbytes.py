@@ -90,7 +90,7 @@ def layers(quant_type, nested, dtype=torch.float32, columns=128, storage=torch.u
     return linear, layer, weight.float()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @types
 @floats
 @pytest.mark.parametrize("nested", [False, True])

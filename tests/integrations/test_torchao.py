@@ -1,6 +1,7 @@
 """metalops.integrations.torchao: low-bit layers by our kernels, and the package's other weights on the operators of ATen."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -33,7 +34,6 @@ SIZES = (
     (19, 256, 28, 256),
 )
 BITS = range(1, 8)
-floats = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -50,9 +50,15 @@ def operators(bits):
 # ---- 1 to 7 bits ---------------------------------------------------------------------------------
 
 
-@floats
-@pytest.mark.parametrize("bits", BITS)
-@pytest.mark.sampled(6)
+# For the full tier: each number of bits and each dtype has kernels of its own.
+SOONER = {(1, torch.float32), (4, torch.float16), (7, torch.float32)}
+PRODUCTS = [
+    pytest.param(*case, marks=() if case in SOONER else pytest.mark.nightly)
+    for case in itertools.product(BITS, (torch.float32, torch.float16, torch.bfloat16))
+]
+
+
+@pytest.mark.parametrize(("bits", "dtype"), PRODUCTS, ids=str)
 def test_low_bit_products(bits, dtype):
     pack, linear = operators(bits)
     torch.manual_seed(0)
@@ -104,7 +110,10 @@ def relative_error(actual, expected):
 
 
 @pytest.mark.parametrize("algorithm", ["min_max", "hqq"])
-@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize(
+    "bits",
+    [bits if bits in (1, 4, 7) else pytest.param(bits, marks=pytest.mark.nightly) for bits in BITS],
+)
 def test_low_bit_models(bits, algorithm, tmp_path):
     whole = model(torch.float32)
     x = torch.randn(2, 5, 128)

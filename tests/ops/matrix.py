@@ -32,6 +32,7 @@ class Matrix:
         for case in operator.cases(dtype):
             check_forward(operator.function, operator.reference, case, "mps", name=operator.name)
 
+    @pytest.mark.sampled(2)
     @pytest.mark.full
     @by_dtype
     def test_gradients_in_every_layout_and_promotion(self, operator, dtype):
@@ -104,6 +105,7 @@ class Matrix:
         result = operator.function(*args, **operator.arguments[-1])
         assert result.is_contiguous(memory_format=torch.channels_last)
 
+    @pytest.mark.sampled(3)
     def test_default_dtype_decides_what_integers_become(self, operator):
         if operator.integers_stay:
             assert operator.function(*self._integers(operator)).dtype == torch.int32

@@ -335,6 +335,7 @@ def test_never_served_by_a_stand_in(op):
 
 
 @by_operator
+@pytest.mark.sampled(2)
 def test_meta_function_agrees(op):
     """torch.compile sees shapes, dtypes and strides of the result before it exists."""
     from torch._subclasses.fake_tensor import FakeTensorMode

@@ -84,6 +84,7 @@ def test_third_derivatives(operator):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.sampled(2)
 def test_forward_mode(operator, dtype):
     def measure(function, tensors):
         return [torch.func.jvp(function, tuple(tensors), tuple(map(weights_like, tensors)))[1]]
@@ -248,6 +249,7 @@ def backward_of(function, tensors):
 
 
 @pytest.mark.full
+@pytest.mark.sampled(3)
 def test_compiled_autograd(operator):
     function, _, count = operator
 

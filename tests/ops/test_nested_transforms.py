@@ -132,6 +132,7 @@ def plain_cases():
         )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize("combination", list(plain_cases()))
 def test_what_torch_composes(combination):

@@ -34,11 +34,25 @@ def _case(sample) -> Case:
     return Case(sample.name, tuple(args), sample.kwargs)
 
 
+def _check_samples(device, dtype, op):
+    for sample in op.sample_inputs(device, dtype):
+        check_forward(op.op, op.ref, _case(sample), device, name=op.operator.name)
+
+
+# One of each class: kernels of other dtypes are instantiations of the same templates.
+SOME = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
+REST = (torch.float16, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
 class TestOpInfo(TestCase):
-    @ops(op_db, dtypes=OpDTypes.supported)
+    @ops(op_db, dtypes=OpDTypes.supported, allowed_dtypes=SOME)
     def test_output_match(self, device, dtype, op):
-        for sample in op.sample_inputs(device, dtype):
-            check_forward(op.op, op.ref, _case(sample), device, name=op.operator.name)
+        _check_samples(device, dtype, op)
+
+    @pytest.mark.nightly
+    @ops(op_db, dtypes=OpDTypes.supported, allowed_dtypes=REST)
+    def test_output_match_of_other_dtypes(self, device, dtype, op):
+        _check_samples(device, dtype, op)
 
     @ops(op_db, allowed_dtypes=(torch.float32,))
     def test_reference_inputs(self, device, dtype, op):
@@ -87,6 +101,7 @@ def _leaves(operator, requires_grad=True):
 
 
 @operators
+@pytest.mark.sampled(2)
 def test_opcheck(operator):
     info = next(info for info in op_db if info.operator is operator)
     samples = list(info.sample_inputs("mps", torch.float32, requires_grad=True))
@@ -103,6 +118,7 @@ def test_opcheck(operator):
 
 @pytest.mark.full
 @operators
+@pytest.mark.sampled(2)
 def test_opcheck_of_out_and_in_place(operator):
     packet = getattr(torch.ops.metalops, operator.name)
     args = _leaves(operator, requires_grad=False)
@@ -120,6 +136,7 @@ def test_opcheck_of_out_and_in_place(operator):
     [op for op in OPERATORS if hasattr(torch.ops.metalops, f"{op.name}_backward")],
     ids=str,
 )
+@pytest.mark.sampled(2)
 def test_opcheck_of_backward(operator):
     backward = getattr(torch.ops.metalops, f"{operator.name}_backward").default
     args = _leaves(operator, requires_grad=False)
@@ -135,6 +152,7 @@ def test_opcheck_of_backward(operator):
 
 @operators
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8], ids=str)
+@pytest.mark.sampled(2)
 def test_fake_result_has_the_strides_of_the_real_one(operator, dtype):
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -150,6 +168,7 @@ def test_fake_result_has_the_strides_of_the_real_one(operator, dtype):
 
 
 @operators
+@pytest.mark.sampled(2)
 def test_compile_in_one_graph_forward_and_backward(operator):
     arguments = operator.arguments[-1]
 
@@ -168,6 +187,7 @@ def test_compile_in_one_graph_forward_and_backward(operator):
 
 
 @operators
+@pytest.mark.sampled(2)
 def test_compile_of_dynamic_shapes_compiles_once(operator):
     counter = CompileCounterWithBackend("aot_eager")
     torch._dynamo.reset()
@@ -189,6 +209,7 @@ def test_compile_of_dynamic_shapes_compiles_once(operator):
 
 
 @operators
+@pytest.mark.sampled(2)
 def test_compile_of_in_place_and_out(operator):
     arguments = operator.arguments[-1]
 

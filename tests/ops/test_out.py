@@ -107,6 +107,7 @@ def _with_out():
     return [op for op in ATEN if op.supports_out and torch.float32 in op.dtypes and op.name != "lu"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("op", _with_out(), ids=lambda op: op.formatted_name)
 def test_of_aten_operators_too(op):
     if is_left_to_torch(f"aten::{op.name.replace('.', '_')}"):

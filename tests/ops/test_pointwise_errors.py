@@ -151,6 +151,7 @@ def test_shapes_that_do_not_broadcast(operator, dtype, other_dtype):
 @pytest.mark.sampled(3)
 @pytest.mark.full
 @by_dtypes
+@pytest.mark.sampled(2)
 def test_out_is_resized_and_cast_to(operator, dtype, other_dtype):
     function, inplace, more = operator
     self = torch.arange(3.0, device="mps", dtype=dtype)

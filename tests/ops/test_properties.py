@@ -25,13 +25,14 @@ from .subjects import SUBJECTS
 from .test_aten_opinfo import OPERATORS, _compare, _dtypes, _is_random
 from .test_aten_opinfo import _samples as _samples_of
 
-by_subject = pytest.mark.parametrize("subject", SUBJECTS, ids=str)
-by_subject_with_out = pytest.mark.parametrize(
-    "subject", [s for s in SUBJECTS if s.has_out], ids=str
-)
-by_subject_in_place = pytest.mark.parametrize(
-    "subject", [s for s in SUBJECTS if s.inplace is not None], ids=str
-)
+
+def _by_subject(first, has=lambda subject: True):
+    """By those that have something, beginning with number `first`: a third of them belong to the full tier, which are not
+    the same for all properties."""
+    subjects = [subject for subject in SUBJECTS if has(subject)]
+    return pytest.mark.parametrize("subject", subjects[first:] + subjects[:first], ids=str)
+
+
 OVERLAP = "single memory location|unsupported operation"
 
 
@@ -60,8 +61,9 @@ def test_the_profile_is_the_one_that_was_asked_for(pytestconfig):
     assert settings.get_current_profile_name() == asked_for
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.full
-@by_subject
+@_by_subject(0)
 @given(data=st.data())
 def test_values_and_dtypes(subject, data):
     operands, arguments = data.draw(calls(subject))
@@ -80,7 +82,8 @@ def _cotangent(data, shape, dtype):
     return data.draw(strategies.operands(shape, dtype, -2, 2))
 
 
-@by_subject_with_out
+@pytest.mark.sampled(3)
+@_by_subject(1, lambda subject: subject.has_out)
 @given(data=st.data())
 def test_out_may_lie_anywhere_and_nothing_else_is_written(subject, data):
     operands, arguments = data.draw(calls(subject, FLOATS))
@@ -141,7 +144,8 @@ def _is_hazard(inputs, out):
     return any(bool(((w >= 0) & (w != elements)).any()) for w in writers)
 
 
-@by_subject_with_out
+@pytest.mark.sampled(3)
+@_by_subject(2, lambda subject: subject.has_out)
 @given(data=st.data())
 def test_out_that_shares_memory_with_an_operand(subject, data):
     """The same, a part of it, or with itself: refused where torch refuses it, else right."""
@@ -196,7 +200,8 @@ def test_out_that_shares_memory_with_an_operand(subject, data):
         )
 
 
-@by_subject_in_place
+@pytest.mark.sampled(3)
+@_by_subject(0, lambda subject: subject.inplace is not None)
 @given(data=st.data())
 def test_in_place(subject, data):
     operands, arguments = data.draw(calls(subject, FLOATS))

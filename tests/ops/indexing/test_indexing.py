@@ -286,7 +286,11 @@ def _renormed(weight, indices, max_norm, norm_type):
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("norm_type", [0.0, 0.5, 1.0, 2.0, 3.0, math.inf, -math.inf, -1.0])
-@pytest.mark.parametrize("dtype", (*FLOATS, torch.complex64, torch.complex32), ids=str)
+@pytest.mark.parametrize(
+    "dtype",
+    (*FLOATS, torch.complex64, pytest.param(torch.complex32, marks=pytest.mark.nightly)),
+    ids=str,
+)
 def test_embedding_renorm(dtype, norm_type):
     for columns in (1, 3, 32, 45, 200):
         real = torch.float32 if dtype.is_complex else dtype

@@ -44,6 +44,7 @@ def assert_same(operator, x, dim, **options):
     )
 
 
+@pytest.mark.sampled(2)
 @by_dtype
 @by_operator
 def test_layouts_along_every_dimension(operator, dtype):
@@ -64,6 +65,7 @@ def test_rows_of_every_length(dtype):
         assert_same(torch.cumsum, x.T.contiguous(), 0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 @by_operator
 def test_integers_wrap_around(operator, dtype):

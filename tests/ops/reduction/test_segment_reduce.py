@@ -128,7 +128,7 @@ def _same(actual, expected):
 # ---- values --------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(24)
 @by_reduction
 @by_case
 def test_segments_of_all_lengths(shape, axis, lengths, reduce, dtype):
@@ -270,7 +270,7 @@ def _backward(grad, output, x, reduce, **options):
     return aten._segment_reduce_backward(*arguments, reduce, **to_device(options, "mps"))
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(24)
 @by_reduction
 @by_case
 def test_gradients(shape, axis, lengths, reduce, dtype):

@@ -219,7 +219,7 @@ def test_long_axes(mode):
             _check_lanczos(make((1, 1, *before), torch.float32), after, False)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_more_pixels_than_floats_can_count():
     skip_unless_ours("aten::_upsample_bilinear2d_aa_backward.grad_input")
     count = 2**24 + 5

@@ -95,6 +95,7 @@ def _layouts(rows, classes, dtype):
 # ---- values and gradients ------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @by_float
 @by_reduction
 @pytest.mark.parametrize("p", [1, 2])
@@ -107,6 +108,7 @@ def test_multi_margin_loss(dtype, reduction, p):
             _check(loss, x, "multi_margin_loss")
 
 
+@pytest.mark.sampled(2)
 @by_float
 @by_reduction
 def test_multilabel_margin_loss(dtype, reduction):
