@@ -49,7 +49,9 @@ def test_weights_are_packed_as_on_the_cpu(size, quant_type, dtype):
         if quant_type == "nf4":  # fp4 has two zeros
             assert torch.equal(packed.cpu(), expected)
         arguments = (size, quant_type, shape, dtype)
-        expected = dequantize(expected, expected_absmax, *arguments)
+        # An odd number of elements is for a function that the package compiles by Inductor, in seconds.
+        with torch.compiler.set_stance("force_eager"):
+            expected = dequantize(expected, expected_absmax, *arguments)
         actual = dequantize(packed, absmax, *arguments)
         assert actual.dtype == dtype and actual.shape == shape
         # What lies between two codes may go to either: quotients are rounded differently.
@@ -90,9 +92,13 @@ def layers(quant_type, nested, dtype=torch.float32, columns=128, storage=torch.u
     return linear, layer, weight.float()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @types
-@floats
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.nightly)],
+    ids=str,
+)
 @pytest.mark.parametrize("nested", [False, True])
 def test_layers_and_their_gradients(quant_type, nested, dtype):
     linear, layer, weight = layers(quant_type, nested, dtype)

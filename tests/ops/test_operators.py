@@ -40,8 +40,8 @@ def _check_samples(device, dtype, op):
 
 
 # One of each class: kernels of other dtypes are instantiations of the same templates.
-SOME = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
-REST = (torch.float16, torch.int32, torch.int16, torch.int8, torch.uint8)
+SOME = (torch.float32, torch.bfloat16, torch.int32, torch.bool)
+REST = (torch.float16, torch.int64, torch.int16, torch.int8, torch.uint8)
 
 
 class TestOpInfo(TestCase):
