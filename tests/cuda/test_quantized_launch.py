@@ -124,7 +124,7 @@ def test_layouts_and_sizes(kernels):
 def test_gradients(kernels):
     for transpose in (True, False):
         products.test_gradients("cuda", products.FOUR, transpose)
-    products.test_autocast_lowers_the_precision("cuda")
+    products.test_autocast_lowers_the_precision("cuda", torch.bfloat16)
     assert "quantized_matmul_skinny_int4_bfloat" in kernels
 
 
