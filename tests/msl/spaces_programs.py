@@ -236,8 +236,29 @@ def _general(random_, general, name, arguments):
                 f"{{{{ return {name}(p...); }}}}",
             )
         )
+    written = ", ".join(map(_type, arguments))
+    members = " ".join(f"P{n} q{n};" for n in numbers)
+    of_members = ", ".join(f"q{n}" for n in numbers)
+    parameters = ", ".join(f"P{n} p{n}" for n in numbers)
+    forms += [
+        (f"of_{count}_{name}<{written}>", forms[0][1].replace("{}", f"of_{count}_{name}")),
+        (
+            f"reader_{count}_{name}<{written}>::of",
+            f"template <{types}> struct reader_{count}_{name} {{{{ "
+            f"static auto of({parameters}) {{{{ return {name}({given}); }}}} }}}};",
+        ),
+        (
+            f"of_object_{count}_{name}",
+            f"template <{types}> struct object_{count}_{name} {{{{ {members} "
+            f"auto get() const {{{{ return {name}({of_members}); }}}} }}}};\n"
+            f"template <{types}> auto {{}}({parameters}) {{{{ "
+            f"return object_{count}_{name}<{types.replace('typename ', '')}>{{{{{given}}}}}.get(); }}}}",
+        ),
+    ]
     name, definition = random_.choice(forms)
-    general.setdefault(name, definition.format(name))
+    general.setdefault(name.split("<")[0], definition.format(name))
+    if "<" in name:
+        return name
     if random_.random() < 0.3:
         general.setdefault(
             f"through_{name}",
@@ -245,6 +266,14 @@ def _general(random_, general, name, arguments):
         )
         return f"through_{name}"
     return name
+
+
+def _type(argument):
+    """The type of an argument, as a template argument."""
+    if isinstance(argument, Value):
+        return argument.type
+    const = "" if argument.space == "constant" else "const "
+    return f"{const}{argument.space} {argument.pointee}*"
 
 
 def _wrapper(number, name, found, arguments):

@@ -69,16 +69,32 @@ int f(const threadgroup float* p) { return 2; }
 
 # Declarations, statements of a kernel with `device float* o` and `threadgroup float t[2]`, where the error is, its message.
 WRONG = {
-    "a template of classes": (
-        _F + "template <typename P> struct s { P p; int g() { return f(p); } };",
-        "s<device float*> x{o}; o[0] = x.g();",
+    "a template of classes that has a specialisation": (
+        _F
+        + "template <typename P, int N> struct s { P p; int g() { return f(p); } };\n"
+        + "template <typename P> struct s<P, 0> { int g() { return 0; } };",
+        "s<device float*, 1> x{o}; o[0] = x.g();",
         "p); }",
         "which overload of f this call means depends on the address space of p, which cannot be "
         "inferred here: f(const device float* p) and f(const threadgroup float* p)",
     ),
-    "a template that is called with its arguments": (
-        _F + "template <typename P> int g(P p) { return f(p); }",
-        "o[0] = g<device float*>(o);",
+    "a template of classes whose arguments are deduced": (
+        _F + "template <typename P> struct s { P p; s(P q) : p(q) {} int g() { return f(p); } };",
+        "s x(o); s<threadgroup float*> y(t); o[0] = x.g() + y.g();",
+        "p); }",
+        "which overload of f this call means depends on the address space of p",
+    ),
+    "a class with specialisations whose arguments are deduced": (
+        "template <typename P> struct s { enum { v = 1 }; s(P p) {} };\n"
+        "template <typename T> struct s<device T*> { enum { v = 2 }; s(device T* p) {} };\n"
+        "template <typename T> struct s<threadgroup T*> { enum { v = 3 }; s(threadgroup T* p) {} };",
+        "s x(o); o[0] = x.v;",
+        "s x(",
+        "template arguments of s that are deduced, whose specialisations differ by address space",
+    ),
+    "a template that is called with its arguments only": (
+        _F + "template <typename P> int g() { P p = 0; return f(p); }",
+        "o[0] = g<device float*>();",
         "p); }",
         "which overload of f this call means depends on the address space of p",
     ),
@@ -150,11 +166,12 @@ WRONG = {
         "g<device",
         "an explicit specialisation of g for an address space",
     ),
-    "is_same of two arguments that are pointers": (
-        "template <typename P, typename Q> struct s { enum { v = is_same<P, Q>::value }; };",
-        "o[0] = s<device float*, thread float*>::v;",
-        "is_same",
-        "the meaning of is_same depends on the address space of P",
+    "is_same of a class for an address space": (
+        "template <typename P> struct s { P p; };\n"
+        "template <typename T> bool g(T x) { return is_same_v<T, s<device float*>>; }",
+        "o[0] = g(s<device float*>{o});",
+        "is_same_v",
+        "the meaning of is_same_v depends on the address space of T",
     ),
     "is_same under several templates": (
         "template <typename P, typename Q> constant constexpr bool v = is_same_v<P, Q>;\n"
@@ -393,6 +410,56 @@ template <typename P> bool is_floats(P p) { return is_same_v<P, device float*>; 
 template <typename P, typename Q> bool same(P p, Q q) { return is_same<P, Q>::value; }
 template <typename A, typename B> bool through(A a, B b) { return same(a, b); }
 template <typename P> int space_of(P p) { return of<P>::space; }
+template <typename P> int rest(P p) { return f(p); }
+template <typename P, typename... R> int rest(P p, R... r) { return f(p) + 10 * rest(r...); }
+int ends() { return 0; }
+template <typename... R> int ends(device float* p, R... r);
+template <typename... R> int ends(threadgroup float* p, R... r) { return 2 + 10 * ends(r...); }
+template <typename... R> int ends(device float* p, R... r) { return 1 + 10 * ends(r...); }
+template <int N, typename P> int times(P p) {
+  if constexpr (N == 0) return 0; else return f(p) + 10 * times<N - 1>(p);
+}
+template <typename A, typename B> int swapped(A a, B b, int n) {
+  return n == 0 ? 0 : f(a) + 10 * swapped(b, a, n - 1);
+}
+template <typename P> int of_decltype(P p) { decltype(p) q = p; auto r = q + 1; return f(r); }
+template <typename P> enable_if_t<is_same_v<P, device float*>, int> enabled(P p) { return 1; }
+template <typename P> enable_if_t<!is_same_v<P, device float*>, int> enabled(P p) { return 2; }
+template <typename P, enable_if_t<of<P>::space == 1, bool> = true> int chosen(P p) { return 1; }
+template <typename P, enable_if_t<of<P>::space != 1, bool> = true> int chosen(P p) { return 2; }
+int of_object(device float* thread* p) { return 1; }
+int of_object(threadgroup float* thread* p) { return 2; }
+template <typename P> class reader {
+  P p;
+ public:
+  reader(P q) : p(q) {}
+  int read() const { return f(p); }
+  int later(int n);
+  static int of(P q) { return f(q + 1); }
+  P get() const { return p; }
+  reader<P> next() const { return reader<P>(p + 1); }
+  template <typename Q> int with(Q q) { return f(p) * 10 + f(q); }
+  int address() { return of_object(&p); }
+};
+template <typename Q> int reader<Q>::later(int n) { Q q = p; return f(q) + n; }
+using device_floats = device float*;
+template <int N, typename P = device_floats> struct many {
+  P p[N];
+  int read() { int sum = 0; for (int i = 0; i < N; ++i) sum = 10 * sum + f(p[i]); return sum; }
+};
+template <int N, typename P = device float*> struct scaled { P p; int read() { return N * f(p); } };
+template <typename P> struct inner { struct part { P p; int read() { return f(p); } }; part x; };
+template <typename P> struct derived : reader<P> {
+  derived(P p) : reader<P>(p) {}
+  int twice() { return 11 * reader<P>::read(); }
+};
+struct shared_reader : reader<threadgroup float*> {
+  shared_reader(threadgroup float* p) : reader<threadgroup float*>(p) {}
+};
+struct pair { reader<device float*> a; reader<threadgroup float*> b; };
+template <typename R> int read(R r) { return r.read(); }
+template <typename P> struct plain { P p; P get() const { return p; } };
+template <typename P> struct kind_of { static constexpr constant bool is_device = is_same_v<P, device float*>; };
 struct owner {
   int n;
   template <typename P> int member(P p) const { return n * f(p); }
@@ -420,6 +487,32 @@ def test_templates_that_get_pointers_to_several_spaces(program, monkeypatch, nam
         "space_of(o) + 10 * space_of(s) + 100 * space_of(i) + 1000 * space_of(5)": 121,
         "(owner{5}).member(o) + 100 * (owner{7}).member(s)": 1405,
         "f(owner::moved(d)) + 10 * f(owner::moved(s))": 21,
+        "given<device float*>(o) + 10 * given<threadgroup float*>(t) + 100 * given<int>(7)": 321,
+        "both<device float*>(d, s) + 100 * both<threadgroup float*, device float*>(s, d)": 2112,
+        "rest(o, s, 4) + 1000 * rest(s)": 2321,
+        "ends(o, s, d) + 1000 * ends(s, s)": 22121,
+        "times<2>(o) + 100 * times<2>(s)": 2211,
+        "swapped(o, s, 3)": 121,
+        "of_decltype(o) + 10 * of_decltype(s)": 21,
+        "enabled(o) + 10 * enabled(s) + 100 * chosen(o) + 1000 * chosen(s)": 2121,
+        "reader<device float*>(o).read() + 10 * reader<threadgroup float*>(t).read()": 21,
+        "reader<int>(4).read() + 10 * reader<device_floats>(o).read()": 13,
+        "reader<device float*>(o).later(5) + 10 * reader<threadgroup float*>(s).later(5)": 76,
+        "reader<device float*>::of(o) + 10 * reader<threadgroup float*>::of(s)": 21,
+        "f(reader<device float*>(o).get()) + 10 * f(reader<threadgroup float*>(s).get())": 21,
+        "reader<threadgroup float*>(s).next().read()": 2,
+        "reader<device float*>(o).with(s) + 100 * reader<threadgroup float*>(s).with(7)": 2312,
+        "reader<device float*>(o).address() + 10 * reader<threadgroup float*>(s).address()": 21,
+        "many<2, device float*>{{o, o}}.read() + 100 * many<2, threadgroup float*>{{s, s}}.read()": 2211,
+        "scaled<1>{o}.read() + 10 * scaled<2, threadgroup float*>{s}.read()": 41,
+        "inner<device float*>{{o}}.x.read() + 10 * inner<threadgroup float*>{{s}}.x.read()": 21,
+        "derived<device float*>(o).twice() + 100 * derived<threadgroup float*>(s).twice()": 2211,
+        "shared_reader(s).read()": 2,
+        "(pair{{o}, {s}}).b.read() + 10 * read((pair{{o}, {s}}).a)": 12,
+        "f(plain<device float*>{o}.p) + 10 * f(plain<threadgroup float*>{s}.get())": 21,
+        "kind_of<device float*>::is_device + 10 * kind_of<threadgroup float*>::is_device": 1,
+        "is_same_v<plain<device float*>, plain<threadgroup float*>>": 0,
+        "is_same_v<plain<device float*>, plain<device_floats>>": 1,
     }
     lines = " ".join(f"r[{n}] = {expression};" for n, expression in enumerate(cases))
     p = program(f"""{COPIED}
@@ -436,8 +529,11 @@ def test_templates_that_get_pointers_to_several_spaces(program, monkeypatch, nam
 
 def test_the_pointee_of_a_template_may_be_const_in_any_space(program):
     """So that const tells constant memory from other memory only where no parameter of a template stands for it."""
-    out = torch.zeros(5, dtype=torch.int32)
+    out = torch.zeros(8, dtype=torch.int32)
     program("""
+        using constant_floats = const float;
+        template <typename T> int g(device T* p) { return 1; }
+        template <typename T> int g(constant T* p) { return 2; }
         template <typename T> int f(device T* p) { return 1; }
         template <typename T> int f(constant T* p) { return 2; }
         template <typename T> int r(thread T& p) { return 3; }
@@ -445,9 +541,10 @@ def test_the_pointee_of_a_template_may_be_const_in_any_space(program):
         kernel void k(device int* o, const device float* d, constant float* c) {
           const float x = 1;
           o[0] = f(d); o[1] = f(c); o[2] = f(o); o[3] = r(x); o[4] = r(*c);
+          o[5] = g<const int>(o); o[6] = g<constant_floats>((device float*)o); o[7] = g<float>(c);
         }
     """).launch("k", out, torch.zeros(1), torch.zeros(1), grid=1)
-    assert out.tolist() == [1, 2, 1, 3, 4]
+    assert out.tolist() == [1, 2, 1, 3, 4, 1, 1, 2]
 
 
 ELEMENT = """

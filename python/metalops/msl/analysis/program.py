@@ -755,6 +755,11 @@ def name_node(node):
     return node
 
 
+def template_name(node):
+    """Returns the node of the name of a template with arguments: a type, a function or a member."""
+    return name_node(node.child_by_field_name("name") or node.named_children[0])
+
+
 def last_name(source: Source, node) -> str:
     """Returns the unqualified name of a function name node, without template arguments."""
     node = name_node(node)

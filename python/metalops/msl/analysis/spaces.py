@@ -10,7 +10,7 @@ import re
 
 from ..source.tree import NESTED, inner_first, may_be_deep
 from .calls import CallGraph
-from .program import Function, Program, declared_identifier, last_name, name_node
+from .program import ClassScope, Function, Program, declared_identifier, last_name, name_node
 from .scopes import Declaration
 from .types import NO_POINTER, Type, types_of
 
@@ -59,6 +59,7 @@ class Spaces:
         self.types = calls.program.kept(types_of)
         self._known: dict[int, Type | None] = {}
         self._variables: dict[Declaration, Type | None] = {}
+        self._classes: dict[Function, ClassScope | None] = {}  # of member functions
         self._globals = self._of_the_program()
         self._enumerators = {
             self.source.masked_text(n)
@@ -140,6 +141,8 @@ class Spaces:
             # A pack, whose elements are of one space if they are references or pointers.
             is_known = type_.kind in ("reference", "pointer") or type_.name.startswith(NO_POINTER)
             return type_ if is_known else None
+        if type_node is not None and type_node.type == "decltype" and type_.kind == "value":
+            return self._decltype(type_node)
         if not _is_auto(type_) or declaration.kind != "variable":
             return None if _is_auto(type_) else type_
         if node.type == "for_range_loop":
@@ -154,6 +157,14 @@ class Spaces:
             return actual
         return decayed(actual)
 
+    def _decltype(self, node) -> Type | None:
+        """Returns the type of `decltype(p)` if it is a pointer or a value; None of anything else."""
+        values = [c for c in node.named_children if c.type != "comment"]
+        if len(values) != 1 or values[0].type not in ("identifier", "binary_expression"):
+            return None
+        found = decayed(self.type_of(values[0]))
+        return None if found is None or found.is_open else found
+
     # ---- names -----------------------------------------------------------------------------------
 
     def _of_identifier(self, node) -> Type | None:
@@ -165,7 +176,7 @@ class Spaces:
             owner = self.this(node)
             found = None
             if owner is not None:
-                found = self.field(owner, name)
+                found = self._field_of_this(node, owner, name)
             if found is None:
                 found = self._globals.get(name)
             if found is None and name in self._enumerators:
@@ -192,22 +203,57 @@ class Spaces:
         owner = self.calls.lookup.owner(function)
         if owner is None:
             return None
+        scope = self._class_of(function)
+        if scope is not None:
+            owner = self.types.own_name(scope)
         return Type("value", qualifier(self.source, function) or "thread", None, owner)
+
+    def _class_of(self, function: Function) -> ClassScope | None:
+        """Returns the class of a member function: of those of one name, the one whose specialisation it is."""
+        if function not in self._classes:
+            owner = self.calls.lookup.owner(function)
+            scopes = self.types.classes.get(owner, [])
+            start = function.node.start_byte
+            inside = [s for s in scopes if s.specifier.start_byte <= start < s.end]
+            if not inside and len(scopes) > 1:
+                start = function.declarator.start_byte
+                for node in self.source.find("(template_type) @t", function.declarator):
+                    if self.source.masked_text(node.child_by_field_name("name")) == owner:
+                        inside = self.types.classes_named(self.source.node_text(node))
+                        break
+            self._classes[function] = inside[-1] if inside else None
+        return self._classes[function]
 
     def _of_this(self, node) -> Type | None:
         owner = self.this(node)
         return None if owner is None else Type("pointer", None, owner)
 
+    def _field_of_this(self, node, owner: Type, name: str) -> Type | None:
+        function = self.calls.function_around(node)
+        scope = None if function is None else self._class_of(function)
+        found = None if scope is None else self.types.fields_of(scope).get(name)
+        return self.field(owner, name) if found is None else self._in_object(found, owner)
+
+    @staticmethod
+    def _in_object(member: Type | None, owner: Type) -> Type | None:
+        if member is None or member.kind == "reference" or member.space is not None:
+            return member
+        return _in_space(member, owner.space)
+
     def field(self, owner: Type, name: str) -> Type | None:
         """Returns the type of a member of an object."""
-        found = self._declared_field(owner.name.split("<")[0].strip(), name, 0)
-        if found is None or found.kind == "reference" or found.space is not None:
-            return found
-        return _in_space(found, owner.space)
+        found = self._declared_field(owner.name, name, 0)
+        return self._in_object(self._of_argument(found, owner), owner)
+
+    def _of_argument(self, member: Type | None, owner: Type | None) -> Type | None:
+        """Returns the type of a member of an object, of a type that a template argument of its class may tell."""
+        if member is None or owner is None or not member.is_open or "<" not in owner.name:
+            return member
+        return self.types.argument(owner.name, member.name) or member
 
     def _declared_field(self, owner: str, name: str, depth: int) -> Type | None:
         found: set[Type | None] = set()
-        for scope in self.types.classes.get(owner, ()):
+        for scope in self.types.classes_named(owner):
             fields = self.types.fields_of(scope)
             if name in fields:
                 found.add(fields[name])
@@ -217,12 +263,11 @@ class Spaces:
             return Type("value", spaces.pop(), None, "", True) if len(spaces) == 1 else None
         if found:
             return found.pop() if len(found) == 1 else None
-        for scope in self.types.classes.get(owner, ()) if depth < 8 else ():
+        for scope in self.types.classes_named(owner) if depth < 8 else ():
             for child in scope.specifier.children:
                 if child.type == "base_class_clause":
                     for base in child.named_children:
-                        text = self.source.masked_text(base).split("<")[0].split("::")[-1]
-                        type_ = self._declared_field(text.strip(), name, depth + 1)
+                        type_ = self._declared_field(self.types.name_of(base), name, depth + 1)
                         if type_ is not None:
                             return type_
         return None
@@ -364,8 +409,8 @@ class Spaces:
             return None
         if candidates:
             if called.type != "field_expression" and text in self.types.classes:
-                return self._object(name)
-            return self._results(self.matching(node, candidates))
+                return self._object(called if called.type == "template_function" else name)
+            return self._results(self.matching(node, candidates), self._owner(called))
         if called.type == "field_expression":
             owner = self.type_of(called.child_by_field_name("argument"))
             is_class = owner is None or owner.kind != "value" or owner.is_open
@@ -377,21 +422,30 @@ class Spaces:
         if _BUILTIN_CALL.match(text):
             return Type("value", None, None, text, False)
         if text in self.types.classes or text in self.types.aliases:
-            return self._object(name)
+            return self._object(called if called.type == "template_function" else name)
         if text in _OPAQUE or text in self.calls.lookup.functions or text in self._globals:
             return None
         return NUMBER
 
-    def _results(self, functions: list[Function]) -> Type | None:
-        found = [self._result(f) for f in functions]
+    def _owner(self, called) -> Type | None:
+        """Returns the type of the object whose member is called."""
+        if called.type != "field_expression":
+            return None
+        owner = self.type_of(called.child_by_field_name("argument"))
+        return owner.target if owner is not None and owner.kind == "pointer" else owner
+
+    def _results(self, functions: list[Function], owner: Type | None = None) -> Type | None:
+        found = [self._result(f, owner) for f in functions]
         if not found or None in found:
             return None
         if len({(t.kind, t.space, chain(decayed(t))) for t in found}) > 1:
             return None
         return found[0].target if found[0].kind == "reference" else found[0]
 
-    def _result(self, function: Function) -> Type | None:
+    def _result(self, function: Function, owner: Type | None) -> Type | None:
         type_ = self.types.result(function)
+        if type_ is not None and type_.kind == "value":
+            type_ = self._of_argument(type_, owner)
         if type_ is not None and _is_auto(type_) and function.body is not None:
             query = "(return_statement (_) @value)"
             values = {decayed(self.type_of(v)) for v in self.source.find(query, function.body)}
@@ -444,6 +498,10 @@ class Spaces:
             owner = self.this(call)
         if owner is None:
             return UNKNOWN
+        scope = self._class_of(function)
+        if scope is not None and "<" in owner.name:
+            if scope not in self.types.classes_named(owner.name, scope):
+                return NO
         wanted = qualifier(self.source, function) or "thread"
         return YES if (owner.space or "thread") == wanted else NO
 

@@ -17,6 +17,7 @@ from .program import Function, Program, parameter_ranges, template_parameters
 _CLASSES = ("struct_specifier", "class_specifier", "union_specifier")
 # Begins the names of type parameters that stand for no pointers (dialect/space_copies.py).
 NO_POINTER = "msl_no_pointer_"
+NOTHING = f"{NO_POINTER}nothing_"  # of those of templates of which only copies are used
 DATA_SPACES = ("device", "constant", "threadgroup", "thread")
 
 _BUILTIN = re.compile(
@@ -88,12 +89,14 @@ class Types:
         }
         self._declared: dict[tuple, Declared] = {}
         self._members: dict[object, dict[str, Type | None]] = {}  # by class
+        self._named: dict[str, object] = {}  # a node of each name with template arguments
         self._of_functions: dict[int, list[tuple[object, int, Declared]]] = {}  # by declarator
         self._consts = sorted(
             (start, start + len(word))
             for word in ("const", "constexpr")
             for start in source.words_at.get(word, ())
         )
+        self._has_copies = any(name.startswith(NO_POINTER) for name in self._parameters)
         self._is_complete = False  # until all aliases are known
         self._collect_aliases()
         self._is_complete = True
@@ -137,6 +140,23 @@ class Types:
     def is_template_parameter(self, name: str) -> bool:
         """Returns true if some template has a type parameter of that name."""
         return name in self._parameters
+
+    def is_unused(self, node) -> bool:
+        """Returns true for a node of a template of which only copies are used."""
+        return self._has_copies and self._is_of(node, NOTHING)
+
+    def is_left(self, node) -> bool:
+        """Returns true for a node of a template that is left for what is no pointer."""
+        return self._has_copies and self._is_of(node, NO_POINTER)
+
+    def _is_of(self, node, prefix: str) -> bool:
+        while node is not None:
+            if node.type == "template_declaration":
+                header = node.child_by_field_name("parameters")
+                if prefix in self.source.masked_text(header):
+                    return True
+            node = node.parent
+        return False
 
     def type_parameters(self, function: Function) -> set[str]:
         """Returns the names of a function template's type parameters."""
@@ -214,8 +234,74 @@ class Types:
                 )
         return Type("value", space, None, name, self._is_open(type_node, name), is_const)
 
+    def classes_named(self, name: str, among=None) -> list:
+        """Returns the classes that a name with template arguments may mean, as far as their address spaces tell. among:
+        one of those of that name, which is enough to know about."""
+        bare, _, arguments = name.partition("<")
+        scopes = self.classes.get(bare.strip(), [])
+        if len(scopes) < 2 or not arguments:
+            return scopes
+        words = re.findall(r"\w+", arguments)
+        spaces = [w for w in words if w in DATA_SPACES]
+        if not spaces and any(w in self._parameters or w in self.aliases for w in words):
+            if not all(w.startswith(NO_POINTER) for w in words if w in self._parameters):
+                return scopes
+        found = [s for s in scopes if self._spaces_in(self.written_name(s)) == spaces]
+        return found or [s for s in scopes if not self._spaces_in(self.written_name(s))] or scopes
+
+    @staticmethod
+    def _spaces_in(name: str) -> list[str]:
+        return [w for w in re.findall(r"\w+", name) if w in DATA_SPACES]
+
+    def own_name(self, scope) -> str:
+        """Returns the name of a class with its template arguments, which are its parameters if it is no specialisation."""
+        name = self.written_name(scope)
+        if "<" in name or len(self.classes.get(name, ())) < 2:
+            return name
+        names = [
+            self._text(p.identifier)
+            for header in scope.template_headers
+            for p in template_parameters(header)
+            if p.identifier is not None
+        ]
+        return f"{name}<{', '.join(names)}>" if names else name
+
+    def written_name(self, scope) -> str:
+        """Returns the name of a class, with the address spaces in its template arguments."""
+        return self.name_of(scope.specifier.child_by_field_name("name"))
+
+    def name_of(self, node) -> str:
+        """Returns the name of a class without the namespaces before it."""
+        while node.type == "qualified_identifier":
+            node = node.child_by_field_name("name")
+        return self._name(node)
+
     def _name(self, type_node) -> str:
-        """Returns the name of a type, with the address spaces that its template arguments name."""
+        """Returns the name of a type, with the address spaces that its template arguments name, by aliases, too."""
+        name = self._written(type_node)
+        arguments = type_node.child_by_field_name("arguments") if "<" in name else None
+        for argument in () if arguments is None else arguments.named_children:
+            alias = self.aliases.get(self._text(argument))
+            if alias is not None and alias.kind == "pointer":
+                name = re.sub(rf"\b{self._text(argument)}\b", alias.written(), name)
+        if arguments is not None:
+            self._named[name] = type_node
+        return name
+
+    def argument(self, class_name: str, parameter: str) -> Type | None:
+        """Returns what a class, by its name with template arguments, has for one of its template parameters."""
+        scopes = self.classes_named(class_name)
+        node = self._named.get(class_name)
+        if len(scopes) != 1 or node is None or "<" in scopes[0].name:
+            return None
+        arguments = node.child_by_field_name("arguments").named_children
+        parameters = [p for h in scopes[0].template_headers for p in template_parameters(h)]
+        for own, argument in zip(parameters, arguments, strict=False):
+            if own.identifier is not None and self._text(own.identifier) == parameter:
+                return self.described(argument).type if argument.type == "type_descriptor" else None
+        return None
+
+    def _written(self, type_node) -> str:
         if "<" in self.source.masked_text(type_node) and not self.source.attributes_in(
             type_node.start_byte, type_node.end_byte
         ):

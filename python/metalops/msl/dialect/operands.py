@@ -71,6 +71,8 @@ class Operands:
     def may_be_const(self, one: Function, other: Function, index: int) -> bool:
         """Returns true if some call that may mean one of two functions could give a parameter what is const outside of
         constant memory, or points to it."""
+        if self._is_const_written(one.name):
+            return True
         for arguments in self._arguments(one, other):
             if arguments is None:
                 return True
@@ -84,6 +86,21 @@ class Operands:
                 continue
             if type_.is_const or (type_.is_open and not self._is_of_kernel(argument)):
                 return True
+        return False
+
+    def _is_const_written(self, name: str) -> bool:
+        """Returns true if template arguments are written for a function, of which one may be const."""
+        types = self.spaces.types
+        for offset in self.source.words_at.get(name, ()):
+            use = self.source.leaf_at(offset).parent
+            if use is None or use.type not in ("template_function", "template_method"):
+                continue
+            for argument in use.child_by_field_name("arguments").named_children:
+                if argument.type == "type_descriptor":
+                    type_ = types.described(argument).type
+                    is_open = type_.is_open and not types.is_template_parameter(type_.name)
+                    if type_.is_const or is_open:
+                        return True
         return False
 
     def _is_of_kernel(self, node) -> bool:

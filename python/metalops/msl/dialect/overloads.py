@@ -695,7 +695,8 @@ class Overloads:
             left = [f for f in left if fits[f] != COPY]
         if not left:
             types = [self.spaces.type_of(a) for a in arguments or ()]
-            if any(t is not None and t.kind in ("pointer", "array") for t in types):
+            is_pointer = any(t is not None and t.kind in ("pointer", "array") for t in types)
+            if is_pointer and not self.spaces.types.is_left(call):
                 raise ProgramError(
                     f"no overload of {name} takes arguments in these address spaces: "
                     + " and ".join(dict.fromkeys(map(self.keys.signature, functions))),
@@ -708,6 +709,8 @@ class Overloads:
         if not self._have_one_suffix(left):
             suffix = self._shared_suffix(left, fits)
             if suffix is None:
+                if self.spaces.types.is_unused(call):
+                    return
                 self._refuse(node, call, name, left, fits)
         self._insert(node.end_byte, suffix)
 

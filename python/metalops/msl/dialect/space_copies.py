@@ -1,4 +1,4 @@
-"""Copies of function templates that are given pointers to several address spaces, and whose meaning depends on them.
+"""Copies of templates that are given pointers to several address spaces, and whose meaning depends on them.
 
 `template <typename P> int g(P p)` becomes an overload for each combination of spaces that calls give, such as
 `template <typename P> int g(device P* p)`, and one for what is no pointer; overloads by address space are then told apart
@@ -20,9 +20,10 @@ from ..analysis.program import (
     template_parameters,
 )
 from ..analysis.spaces import Spaces, arguments_of, chain, decayed, spaces_of
-from ..analysis.types import NO_POINTER
+from ..analysis.types import NO_POINTER, NOTHING, Type
 from ..source.locations import LineMap
 from ..source.parse import Source
+from .class_copies import ClassCopies
 from .insertion import Insertion
 from .separated import insertions
 
@@ -70,70 +71,185 @@ class _Copies:
         self.number = number
         self.spaces: Spaces = program.kept(spaces_of)
         self.calls = self.spaces.calls
+        self._classes = ClassCopies(self.spaces, number, self._kind_of, self._around)
 
     def of(self, error: ProgramError) -> list[Insertion]:
         """Returns the insertions that resolve an error about an address space in a template: the copies of that, or first
         of one that calls it. Empty if there is nothing to copy."""
-        if "address space" not in error.message:
+        if not re.search("address space|is not specialised for pointers", error.message):
             return []
-        node = self.source.leaf_at(error.offset)
-        function = self.calls.function_around(node)
-        return [] if function is None else self._copies_for(function, set())
+        return self._around(self.source.leaf_at(error.offset))
+
+    def _around(self, node) -> list[Insertion]:
+        """Returns the copies of the function template around a node, or else of the class template."""
+        function = self.calls.function_around(node) or self._with_header(node)
+        found = [] if function is None else self.copies_for(function)
+        scope = None if found else self._classes.around(node)
+        return found if scope is None else self._classes.of(scope)
+
+    def _with_header(self, node) -> Function | None:
+        """Returns the function template of whose parameters or result a node is part."""
+        found = [
+            f
+            for f in self.program.functions
+            if f.template_headers and f.node.start_byte <= node.start_byte < f.node.end_byte
+        ]
+        return found[-1] if found else None
 
     # ---- which template --------------------------------------------------------------------------
 
-    def _copies_for(self, function: Function, visited: set[Function]) -> list[Insertion]:
-        parameters = self._open_parameters(function)
-        if not parameters or function in visited or not self._can_be_copied(function):
+    def copies_for(self, function: Function) -> list[Insertion]:
+        """Returns the copies of a template, and of those with which it is recursive; or first of one that calls it."""
+        waits_for = self._waits_for(function)
+        group = [f for f in waits_for if f is not function and function in self._waits_for(f)]
+        group.insert(0, function)
+        if not all(self._open_parameters(f) and self._can_be_copied(f) for f in group):
             return []
-        visited.add(function)
-        combinations: dict[tuple, None] = {}
-        for call in self._calls_of(function):
-            around = self.calls.function_around(call)
-            if around is function or self._gives_no_pointers(call):
-                continue
-            kinds = self._kinds(call, function, parameters)
-            if kinds is None:
-                if around is None:
-                    return []
-                return self._copies_for(around, visited)
-            combinations.setdefault(kinds)
-        self._add_recursive(function, parameters, combinations)
-        given = [c for c in combinations if any(kind not in (None, ()) for kind in c)]
-        return sorted(
-            [
-                *self._as_no_pointers(function, parameters),
-                *(
-                    Insertion(
-                        function.node.end_byte, " " + self._copy(function, parameters, c, index)
-                    )
-                    for index, c in enumerate(given)
-                ),
-            ],
-            key=lambda i: i.offset,
-        )
+        for other in waits_for:
+            if other not in group:
+                return self.copies_for(other)
+        found = self._combinations_of(group)
+        if found is None:
+            return []
+        longer = [i for f in group for i in self._without_pointees(f, group)]
+        for f, combinations in found.items():
+            given = [c for c in combinations if any(kind not in (None, ()) for kind in c)]
+            nodes = [f.node, *self._declarations_of(f)]
+            prefix = NOTHING if len(given) == len(combinations) else NO_POINTER
+            begin = min(n.start_byte for n in nodes)
+            for index, combination in enumerate(given):
+                copy = self._copy(f, combination, f"{group.index(f)}_{index}")
+                text = copy.text()
+                longer.append(Insertion(f.node.end_byte, f" {text}"))
+                if self._is_declared_before(f, group):
+                    longer.append(Insertion(begin, f"{copy.declaration()} "))
+            for node in nodes:
+                longer += self._named(node, self._open_parameters(f), prefix)
+        return sorted(longer, key=lambda i: i.offset)
 
-    def _add_recursive(self, function: Function, parameters: dict[str, bool], found: dict) -> None:
-        """Adds what a template gives itself where it has what is found, such as the rest of a pack."""
-        calls = [c for c in self._calls_of(function) if self.calls.function_around(c) is function]
-        waiting = [*found] if calls else []
-        while waiting and len(found) < _LIMIT:
-            kinds = dict(zip(parameters, waiting.pop(), strict=True))
-            own: dict[str, Kind] = {}
-            for node, name, _ in self._bare(function):
-                identifier = declared_identifier(node.child_by_field_name("declarator"))
-                if name in kinds and identifier is not None:
-                    own[self.source.masked_text(identifier)] = kinds[name]
-            for call in calls:
+    def _waits_for(self, function: Function) -> list[Function]:
+        """Returns the templates that have to be copied first, since what they give a template is not known: those that call
+        it, and what these wait for."""
+        found: dict[Function, None] = {}
+        waiting = [function]
+        while waiting:
+            called = waiting.pop()
+            parameters = self._open_parameters(called)
+            for call in self._calls_of(called):
+                around = self.calls.function_around(call)
+                if around is None or around in found or self._gives_no_pointers(call):
+                    continue
+                if self._kinds(call, called, parameters) is None:
+                    found[around] = None
+                    waiting.append(around)
+        return [*found]
+
+    def _combinations_of(self, group: list[Function]) -> dict[Function, dict[tuple, None]] | None:
+        """Returns what templates are given that call each other; None if that is not known."""
+        found: dict[Function, dict[tuple, None]] = {f: {} for f in group}
+        inside: list[tuple[Function, object, Function]] = []
+        for function in group:
+            for call in self._calls_of(function):
+                around = self.calls.function_around(call)
+                if self._gives_no_pointers(call):
+                    continue
+                if around in group:
+                    if any(
+                        n in self._open_parameters(function)
+                        for n, _ in self._written(call, function)
+                    ):
+                        return None
+                    inside.append((around, call, function))
+                    continue
+                kinds = self._kinds(call, function, self._open_parameters(function))
+                if kinds is None:
+                    return None
+                found[function].setdefault(kinds)
+        waiting = [(f, c) for f in group for c in found[f]]
+        while waiting and sum(map(len, found.values())) < _LIMIT:
+            around, combination = waiting.pop()
+            own = self._own(around, combination)
+            for _, call, function in [i for i in inside if i[0] is around]:
                 given: list[Kind] = []
                 for argument in call.child_by_field_name("arguments").named_children:
                     given += self._kinds_inside(argument, own)
                 if self._is_of_another(len(given), function):
                     continue
-                combination = self._combination(function, parameters, given)
-                if combination is not None and combination not in found:
-                    found[combination] = None
-                    waiting.append(combination)
+                kinds = self._combination(function, self._open_parameters(function), given, {})
+                if kinds is not None and kinds not in found[function]:
+                    found[function][kinds] = None
+                    waiting.append((function, kinds))
+        return found
+
+    def _own(self, function: Function, combination: tuple) -> dict[str, Kind]:
+        """Returns what the parameters of a template are, by name."""
+        kinds = dict(zip(self._open_parameters(function), combination, strict=True))
+        own: dict[str, Kind] = {}
+        for node, name, _ in self._bare(function):
+            identifier = declared_identifier(node.child_by_field_name("declarator"))
+            if name in kinds and identifier is not None:
+                own[self.source.masked_text(identifier)] = kinds[name]
+        return own
+
+    def _is_declared_before(self, function: Function, group: list[Function]) -> bool:
+        """Returns true if copies of a template call each other before they are defined."""
+        if function.in_class or self._has_defaults(function):
+            return False
+        if re.search(r"\bauto\b", self._head(function)):
+            return False
+        return any(
+            self.calls.function_around(call) in group for f in group for call in self._calls_of(f)
+        )
+
+    def _head(self, function: Function) -> str:
+        end = function.declarator.start_byte
+        return self.source.masked[function.template_headers[0].end_byte : end]
+
+    def _has_defaults(self, function: Function) -> bool:
+        return any(n.child_by_field_name("default_value") for n, _, _ in self._bare(function))
+
+    def _declarations_of(self, function: Function) -> list:
+        """Returns the nodes of the declarations of a template beside its definition."""
+        return [
+            f.node
+            for f in self.program.functions
+            if f.name == function.name and f.body is None and self._declares(f, function)
+        ]
+
+    def _declares(self, declaration: Function, function: Function) -> bool:
+        sides = [
+            (
+                f.path,
+                [self.source.masked_text(h).split() for h in f.template_headers],
+                [(t.type, "..." in self.source.masked_text(n)) for n, _, t in self._typed(f)],
+            )
+            for f in (declaration, function)
+        ]
+        return sides[0] == sides[1]
+
+    def _typed(self, function: Function) -> list:
+        return self.spaces.types.parameters(function.declarator)
+
+    def _without_pointees(self, function: Function, group: list[Function]) -> Iterator[Insertion]:
+        """Yields what makes pointers in the template arguments of calls what copies take: what they point to."""
+        parameters = self._open_parameters(function)
+        for call in self._calls_of(function):
+            if self.calls.function_around(call) in group:
+                continue
+            for name, argument in self._written(call, function):
+                if name in parameters and self._kind_of(argument) is not None:
+                    yield Insertion(argument.start_byte, "msl_pointee<")
+                    yield Insertion(argument.end_byte, ">")
+
+    def _written(self, call, function: Function) -> list[tuple[str | None, object]]:
+        """Returns the template arguments written in a call, with the names of their parameters."""
+        name = name_node(call.child_by_field_name("function"))
+        if name.parent.type not in ("template_function", "template_method"):
+            return []
+        arguments = name.parent.child_by_field_name("arguments").named_children
+        parameters = template_parameters(function.template_headers[0])
+        names = [p.identifier and self.source.masked_text(p.identifier) for p in parameters]
+        return list(zip(names, arguments, strict=False))
 
     def _kinds_inside(self, argument, own: dict[str, Kind]) -> list[Kind]:
         """Returns what an argument in a template is, or those of the expansion of a pack. own: what its parameters are."""
@@ -183,11 +299,15 @@ class _Copies:
             return False
         if function.is_conversion or not re.fullmatch(r"\w+", function.name):
             return False
+        family = [f for f in self.program.functions if f.name == function.name]
         return not any(
-            other is not function
-            and other.name == function.name
-            and (other.is_specialisation or (other.body is None and bool(other.template_headers)))
-            for other in self.program.functions
+            other.is_specialisation
+            or (
+                other.body is None
+                and bool(other.template_headers)
+                and not any(f.body is not None and self._declares(other, f) for f in family)
+            )
+            for other in family
         )
 
     def _calls_of(self, function: Function) -> Iterator:
@@ -225,30 +345,51 @@ class _Copies:
     def _kinds(self, call, function: Function, parameters: dict[str, bool]) -> tuple | None:
         """Returns what a call gives the open parameters, in their order; None if that is not known."""
         arguments = arguments_of(call)
-        if arguments is None or call.child_by_field_name("function").type == "template_function":
+        if arguments is None:
             return None
-        return self._combination(function, parameters, [*map(self._kind, arguments)])
+        written: dict[str, Kind] = {}
+        for name, argument in self._written(call, function):
+            if name in parameters:
+                kind = self._kind_of(argument)
+                if kind == "unknown" or parameters[name]:
+                    return None
+                written[name] = kind
+        return self._combination(function, parameters, [*map(self._kind, arguments)], written)
 
     def _combination(
-        self, function: Function, parameters: dict[str, bool], given: list
+        self,
+        function: Function,
+        parameters: dict[str, bool],
+        given: list[Kind],
+        written: dict[str, Kind],
     ) -> tuple | None:
-        """Returns what the open parameters are if a template is given arguments of these kinds; None if it is not known."""
-        found: dict[str, Kind] = {}
-        for _, name, _ in self._bare(function):
+        """Returns what the open parameters are if a template is given arguments of these kinds; None if it is not known.
+        written: what they are by template arguments."""
+        found = dict(written)
+        is_no_call = (None,) * len(parameters)
+        for (_, name, _), (_, _, declared) in zip(
+            self._bare(function), self._typed(function), strict=True
+        ):
             if parameters.get(name):
                 if "unknown" in given:
                     return None
                 found[name] = tuple(given)
+                given = []
                 break
             if not given:
                 break  # a default
             kind = given.pop(0)
             if name not in parameters:
+                spaces = chain(declared.type) if declared.type.kind == "pointer" else ()
+                if spaces and kind != "unknown" and kind != spaces[0]:
+                    return is_no_call
+                continue
+            if name in written:
                 continue
             if kind == "unknown":
                 return None
             if found.setdefault(name, kind) != kind:
-                return (None,) * len(parameters)  # no call of this template
+                return is_no_call
         return tuple(
             found.get(name, () if is_pack else None) for name, is_pack in parameters.items()
         )
@@ -256,26 +397,32 @@ class _Copies:
     def _kind(self, argument) -> Kind:
         """Returns the address space that an argument points to, None if it is no pointer, or "unknown"."""
         type_ = self.spaces.type_of(argument)
-        if type_ is None:
-            return "unknown"
-        if type_.kind in ("pointer", "array"):
-            spaces = chain(decayed(type_))
+        return "unknown" if type_ is None else self._kind_of_type(decayed(type_))
+
+    def _kind_of(self, argument) -> Kind:
+        """Returns what _kind() does for a template argument."""
+        if argument.type != "type_descriptor":
+            return None
+        return self._kind_of_type(self.spaces.types.described(argument).type)
+
+    @staticmethod
+    def _kind_of_type(type_: Type) -> Kind:
+        if type_.kind == "pointer":
+            spaces = chain(type_)
             return spaces[0] if len(spaces) == 1 else "unknown"
-        return "unknown" if type_.kind == "value" and type_.is_open else None
+        return None if type_.kind == "value" and not type_.is_open else "unknown"
 
     # ---- text ------------------------------------------------------------------------------------
 
-    def _as_no_pointers(self, function: Function, parameters: dict[str, bool]) -> Iterator:
+    def _named(self, node, parameters: dict[str, bool], prefix: str) -> Iterator[Insertion]:
         """Yields the insertions that rename the parameters of a template that is left for what is no pointer."""
-        for node in self.source.find(_IDENTIFIERS, function.node):
-            if self.source.masked_text(node) in parameters:
-                yield Insertion(node.start_byte, NO_POINTER)
+        for identifier in self.source.find(_IDENTIFIERS, node):
+            if self.source.masked_text(identifier) in parameters:
+                yield Insertion(identifier.start_byte, prefix)
 
-    def _copy(
-        self, function: Function, parameters: dict[str, bool], combination: tuple, index: int
-    ) -> str:
-        kinds = dict(zip(parameters, combination, strict=True))
-        return _Copy(self, function, kinds, f"msl_{self.number}_{index}_").text()
+    def _copy(self, function: Function, combination: tuple, index: str) -> _Copy:
+        kinds = dict(zip(self._open_parameters(function), combination, strict=True))
+        return _Copy(self, function, kinds, f"msl_{self.number}_{index}_")
 
 
 class _Copy:
@@ -300,13 +447,22 @@ class _Copy:
         body = self.function.body
         self._edit(body.start_byte + 1, body.start_byte + 1, f" {aliases}")
         self._names()
+        return self._edited(self.function.node.end_byte)
+
+    def declaration(self) -> str:
+        """Returns the declaration of the copy, once text() has been called."""
+        return f"{self._edited(self.function.body.start_byte)};"
+
+    def _edited(self, until: int) -> str:
         pieces, position = [], self.function.node.start_byte
         for start, end, text in sorted(self._edits):
             if start < position:
                 continue  # inside of what is replaced
+            if start >= until:
+                break
             pieces += [self.source.text[position:start], text]
             position = end
-        pieces.append(self.source.text[position : self.function.node.end_byte])
+        pieces.append(self.source.text[position:until])
         lines = re.sub(r"(?m)^[ \t]*#.*$", "", "".join(pieces)).split("\n")
         return " ".join(line.strip() for line in lines)
 
@@ -335,7 +491,7 @@ class _Copy:
         ):
             name = parameter.identifier and self.source.masked_text(parameter.identifier)
             if name not in self.kinds:
-                written.append(self.source.text[start:end].strip())
+                written.append(self._in_header(self.source.text[start:end].strip()))
                 continue
             kind = self.kinds[name]
             elements = zip(
@@ -345,6 +501,12 @@ class _Copy:
                 own = NO_POINTER if of_element is None else self.prefix
                 written.append(f"typename {own}{element}")
         self._edit(header.start_byte, header.end_byte, f"<{', '.join(written)}>")
+
+    def _in_header(self, text: str) -> str:
+        for name, kind in self.kinds.items():
+            if name not in self.packs:
+                text = re.sub(rf"\b{re.escape(name)}\b", self._type(name, kind), text)
+        return text
 
     def _parameters(self) -> str:
         """Rewrites the parameters, and returns the aliases of their types in the body."""

@@ -24,17 +24,17 @@ from ..analysis.program import (
     Program,
     ProgramError,
     declared_identifier,
-    name_node,
+    template_name,
     template_parameters,
 )
 from ..analysis.spaces import Spaces, arguments_of, chain, decayed, nested
-from ..analysis.types import DATA_SPACES, Type
+from ..analysis.types import DATA_SPACES, NO_POINTER, Type
 from .duplicates import Keys
 from .insertion import Insertion
 
 _COMPARING = {"is_same", "is_same_v"}
 _NUMBERS = {"device": "1", "constant": "2", "threadgroup": "3", "thread": "4"}
-_USES = "[(template_type) (template_function)] @t"
+_USES = "[(template_type) (template_function) (template_method)] @t"
 
 
 def spaced_arguments(program: Program, spaces: Spaces) -> list[Insertion]:
@@ -43,6 +43,33 @@ def spaced_arguments(program: Program, spaces: Spaces) -> list[Insertion]:
     Raises ProgramError where the meaning depends on an address space that is not known.
     """
     return _Specialisations(program, spaces).run()
+
+
+def uses(source, node=None) -> Iterator:
+    """Yields the nodes of names with template arguments that may be those of classes, in an initialiser of a base, too."""
+    for found in source.find(_USES, node):
+        if found.type != "template_method" or found.parent.type == "field_initializer":
+            yield found
+
+
+def deduced_uses(program: Program, name: str) -> Iterator:
+    """Yields the uses of a class template without template arguments outside of the classes of that name."""
+    inside = [
+        (s.node.start_byte, s.end) for s in program.classes if s.name.split("<")[0].strip() == name
+    ]
+    for offset in program.source.words_at.get(name, ()):
+        node = program.source.leaf_at(offset)
+        if node.type not in ("identifier", "type_identifier") or any(
+            a <= offset < b for a, b in inside
+        ):
+            continue
+        if node.type == "identifier" and node.parent.type != "call_expression":
+            continue
+        parent = node.parent
+        while parent.type == "qualified_identifier":
+            parent = parent.parent
+        if parent.type in ("declaration", "call_expression", "compound_literal_expression"):
+            yield node
 
 
 def has_spaced_arguments(program: Program) -> bool:
@@ -98,13 +125,25 @@ class _Specialisations:
         if not telling and not self._covered and comparing.isdisjoint(self.source.identifiers):
             return []
         declared = {node.start_byte for nodes in heads.values() for node in nodes}
-        for node in self.source.find(_USES):
-            name = self.source.masked_text(name_node(node.child_by_field_name("name")))
+        self._check_deduced(telling)
+        for node in uses(self.source):
+            name = self.source.masked_text(template_name(node))
             if name in telling or name in comparing:
                 self._use(node, name, node.start_byte in declared, name in comparing)
             elif name in self._covered and node.start_byte not in declared:
                 self._check_covered(node, name)
         return self._found
+
+    def _check_deduced(self, telling: set[str]) -> None:
+        """Raises an error for a class whose template arguments are left to its constructor, `s x(p)`."""
+        for scope in self.program.classes:
+            if scope.name in telling:
+                for node in deduced_uses(self.program, scope.name):
+                    raise ProgramError(
+                        f"template arguments of {scope.name} that are deduced, whose specialisations differ by address "
+                        "space, are not supported: write them",
+                        node.start_byte,
+                    )
 
     # ---- which templates -------------------------------------------------------------------------
 
@@ -149,13 +188,13 @@ class _Specialisations:
         """Returns true if a template is used for pointers to spaces for which it is not specialised, its specialisations
         take all others, and each use tells which it means."""
         declared = {head.start_byte for head in heads}
-        uses = [
+        named = [
             node
-            for node in self.source.find(_USES)
-            if self.source.masked_text(name_node(node.child_by_field_name("name"))) == name
+            for node in uses(self.source)
+            if self.source.masked_text(template_name(node)) == name
             and node.start_byte not in declared
         ]
-        arguments = [a for node in uses for a in self._types_in(node)]
+        arguments = [a for node in named for a in self._types_in(node)]
         if not any(self._pointers(a) - self._covered[name] - {None} for a in arguments):
             return False
         if any(self._kind(a) == "open" for a in arguments):
@@ -242,6 +281,8 @@ class _Specialisations:
         marked = [self._spaces(a) for a in arguments]
         if is_head and not any(marked):
             return
+        if compares and self._differ_by_class(node, arguments):
+            return
         if compares and not any(marked):
             if kinds.count("open") < 2 or is_head or not self._are_pointers(node, arguments):
                 return
@@ -255,6 +296,20 @@ class _Specialisations:
                 self._mark(argument, spaces)
             elif kind == "open" and not is_head:
                 self._refuse(node, name, argument)
+
+    def _differ_by_class(self, node, arguments: list) -> bool:
+        """Marks the arguments of a comparison that are classes with address spaces in their template arguments, and
+        returns true if there is one. Raises an error if another argument may be one."""
+        types = [self._described(a) for a in arguments]
+        spaces = [nested(t) if t.kind == "value" else _spaces_of(t) for t in types]
+        if not any(s for s, t in zip(spaces, types, strict=True) if t.kind == "value"):
+            return False
+        for argument, type_, of_type in zip(arguments, types, spaces, strict=True):
+            if of_type:
+                self._mark(argument, of_type)
+            elif type_.is_open or type_.name.startswith(NO_POINTER):
+                self._refuse(node, self.source.masked_text(template_name(node)), argument)
+        return True
 
     def _matched(self, node, name: str) -> list[tuple[str, ...]]:
         """Returns the address spaces of the types in a use of a template that tell which of its specialisations it
@@ -305,9 +360,7 @@ class _Specialisations:
         if key is None:
             return False
         found = [
-            self._compared(use)
-            for use in self.source.find(_USES, top)
-            if self._disjunction(use) == top
+            self._compared(use) for use in uses(self.source, top) if self._disjunction(use) == top
         ]
         spaces = {other[1] for other in found if other is not None and other[0] == key[0]}
         return spaces >= {("device",), ("threadgroup",), ("thread",)}
@@ -327,7 +380,7 @@ class _Specialisations:
     def _compared(self, node) -> tuple | None:
         """Returns (what is compared, the address spaces) of `is_same<T, device X*>`."""
         arguments = node.child_by_field_name("arguments").named_children
-        name = self.source.masked_text(name_node(node.child_by_field_name("name")))
+        name = self.source.masked_text(template_name(node))
         if name not in _COMPARING or len(arguments) != 2:
             return None
         texts = ["".join(self.source.masked_text(a).split()) for a in arguments]
@@ -361,6 +414,8 @@ class _Specialisations:
         self._found.append(Insertion(end, ">"))
 
     def _refuse(self, node, name: str, argument) -> None:
+        if self.types.is_unused(node):
+            return
         what = " ".join(self.source.node_text(argument).split())
         raise ProgramError(
             f"the meaning of {name} depends on the address space of {what}, which cannot be "

@@ -23,6 +23,18 @@ typedef __UINTPTR_TYPE__ uintptr_t;
 // digit for each level (dialect/specialisations.py).
 template <int spaces, class T>
 struct msl_spaced;
+
+// The template argument of a copy that takes `device T*` where its template took any pointer
+// (dialect/space_copies.py).
+template <class T>
+struct msl_pointee_of;
+template <class T>
+struct msl_pointee_of<T*> {
+  typedef T type;
+};
+template <class T>
+using msl_pointee = typename msl_pointee_of<T>::type;
+
 typedef signed char int8_t;
 typedef unsigned char uint8_t;
 typedef short int16_t;
@@ -355,6 +367,7 @@ MSL_QUESTION(is_function, msl_impl::is_function<T>)
 MSL_QUESTION(is_class, __is_class(T))
 MSL_QUESTION(is_union, __is_union(T))
 MSL_QUESTION(is_enum, __is_enum(T))
+MSL_QUESTION(is_empty, __is_empty(T))
 MSL_QUESTION(is_final, __is_final(T))
 MSL_QUESTION(is_polymorphic, __is_polymorphic(T))
 MSL_QUESTION(is_abstract, __is_abstract(T))
