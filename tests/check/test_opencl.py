@@ -175,6 +175,17 @@ RIGHT = {
           rows[1] = in + 1;
           out[0] = rows[0][0] + rows[1][0];
         }""",
+    "bit-fields": """
+        struct codes { uint low : 4; uint high : 4; };
+        kernel void k(device uint* out, device const codes* c) { out[0] = c[0].low + c[1].high; }""",
+    "packing and bits to insert": """
+        kernel void k(device uint* out, device half2* h) {
+          out[0] = pack_float_to_unorm4x8(unpack_snorm4x8_to_float(out[1]));
+          h[0] = unpack_unorm2x16_to_half(insert_bits(out[2], out[3], 4, 2));
+        }""",
+    "an assignment that is the usual one": """
+        struct pair { float a, b; thread pair& operator=(const thread pair& other) = default; };
+        kernel void k(device float* out) { pair p = {1, 2}, q; q = p; out[0] = q.b; }""",
     "atomics of both address spaces": """
         kernel void k(device atomic_uint* out, device atomic<float>* sum) {
           threadgroup atomic_int count;

@@ -260,3 +260,23 @@ def test_colons_before_what_is_rewritten(program):
     out = torch.zeros(4, dtype=torch.int32)
     p.launch("k", out, torch.tensor([7], dtype=torch.int32), grid=4)
     assert out.tolist() == [6, 6, 14, 14]
+
+
+def test_bit_fields_may_be_called_as_components_are(program):
+    p = program("""
+        struct colour { uint r : 3; uint b : 5; int a : 4; };
+        static_assert(is_empty_v<true_type> && !is_empty<colour>::value, "");
+        kernel void k(device int* out, device colour* in) {
+          colour c = {5, 17, -3};
+          c.b += 3;
+          ++c.r;
+          in->a = c.a;
+          in[0].b = 7;
+          out[0] = c.r + c.b;
+          out[1] = max(c.r, 3u) + in[0].b * 2 + in->a;
+          out[2] = uint4(c.r).a + (c.b << 1);
+        }
+    """)
+    out = torch.zeros(3, dtype=torch.int32)
+    p.launch("k", out, torch.zeros(1, dtype=torch.int32), grid=1)
+    assert out.tolist() == [26, 17, 46]

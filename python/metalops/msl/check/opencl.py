@@ -116,6 +116,10 @@ _FILTERS = [
         "The same, in a C cast.",
     ),
     _Filter(
+        re.compile(r"^explicitly-defaulted copy assignment operator must return '__generic "),
+        "In Metal it returns a reference to thread memory.",
+    ),
+    _Filter(
         re.compile(r"^scalar operand type has greater rank than"),
         "Metal converts a scalar to the type of the vector's elements.",
     ),

@@ -3,9 +3,11 @@ division, conditional expressions of half and bfloat."""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 
+from ..analysis.spaces import spaces_of
 from ..source.tree import inner_first, without_parentheses
 from ..source.vocabulary import SYNCHRONISING
 from . import names
@@ -55,7 +57,6 @@ class Expressions:
         self.program = rewritten.program
         self.source = rewritten.program.source
         self.edits = rewritten.edits
-        self._bit_fields: set[str] | None = None
         self._floating: dict[int, bool] = {}  # what _is_floating() returned
         self._divisions: set[int] = set()  # where the assignments `x /= y` begin that are rewritten
 
@@ -113,6 +114,8 @@ class Expressions:
             operator = self.source.masked[match.start() : match.start() + 1]
             if argument is None or argument.type == "this":
                 continue
+            if name in self._bit_fields and self._is_member(argument, operator, name):
+                continue
             assigned = self._is_assigned(node)
             self.rewritten.swizzles.add(name)
             accessor = f"{names.SUPPORT}::{'set' if assigned else 'get'}_{name}"
@@ -121,6 +124,23 @@ class Expressions:
             else:
                 self.edits.wrap(argument.start_byte, argument.end_byte, f"{accessor}(", ")")
             self.edits.erase(argument.end_byte, match.end())
+
+    @functools.cached_property
+    def _bit_fields(self) -> set[str]:
+        """The names of bit-fields, to which no reference binds."""
+        return {
+            self.source.node_text(clause.prev_named_sibling)
+            for clause in self.source.find("(bitfield_clause) @b")
+            if clause.prev_named_sibling is not None
+        }
+
+    def _is_member(self, owner, operator: str, name: str) -> bool:
+        """Returns true if an object is known to be of a class with a member of that name."""
+        spaces = self.rewritten.program.kept(spaces_of)
+        type_ = spaces.type_of(owner)
+        if operator == "-" and type_ is not None:
+            type_ = type_.target
+        return type_ is not None and type_.kind == "value" and spaces.field(type_, name) is not None
 
     @staticmethod
     def _is_assigned(node) -> bool:
@@ -261,12 +281,6 @@ class Expressions:
 
     def _is_bit_field(self, node) -> bool:
         """Returns true if this may be a bit-field, to which no reference can bind."""
-        if self._bit_fields is None:
-            self._bit_fields = {
-                self.source.node_text(clause.prev_named_sibling)
-                for clause in self.source.find("(bitfield_clause) @b")
-                if clause.prev_named_sibling is not None
-            }
         if not self._bit_fields:
             return False
         words = re.findall(r"[A-Za-z_]\w*", self.source.masked_text(node))

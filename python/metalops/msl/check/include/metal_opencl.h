@@ -5,6 +5,7 @@
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
 #pragma OPENCL EXTENSION __cl_clang_function_pointers : enable
 #pragma OPENCL EXTENSION __cl_clang_variadic_functions : enable
+#pragma OPENCL EXTENSION __cl_clang_bitfields : enable
 
 #define device __global
 #define threadgroup __local
@@ -513,6 +514,25 @@ MSL_OF_INTEGER(MSL_3, mad24, int)
 MSL_OF_INTEGER(MSL_3, mad24, uint)
 #define MSL_SHIFT_OUT(F, T, I) T F(T, uint, uint);
 MSL_OF_INTEGERS(MSL_SHIFT_OUT, extract_bits)
+#define MSL_INSERT(F, T, I) T F(T, T, uint, uint);
+MSL_OF_INTEGERS(MSL_INSERT, insert_bits)
+#define MSL_PACK(T)                       \
+  uint pack_##T##_to_unorm4x8(T##4);      \
+  uint pack_##T##_to_snorm4x8(T##4);      \
+  uint pack_##T##_to_srgb_unorm4x8(T##4); \
+  uint pack_##T##_to_unorm2x16(T##2);     \
+  uint pack_##T##_to_snorm2x16(T##2);     \
+  uint pack_##T##_to_unorm10a2(T##4);     \
+  ushort pack_##T##_to_unorm565(T##3);    \
+  T##4 unpack_unorm4x8_to_##T(uint);      \
+  T##4 unpack_snorm4x8_to_##T(uint);      \
+  T##4 unpack_unorm4x8_srgb_to_##T(uint); \
+  T##2 unpack_unorm2x16_to_##T(uint);     \
+  T##2 unpack_snorm2x16_to_##T(uint);     \
+  T##4 unpack_unorm10a2_to_##T(uint);     \
+  T##3 unpack_unorm565_to_##T(ushort);
+MSL_PACK(float)
+MSL_PACK(half)
 
 // Predicates: of a vector, a vector of what its comparisons are.
 #define MSL_PREDICATE_OF(F, T, I) \
