@@ -3,6 +3,8 @@ for other types, as a function or as a template, and without such an overload a 
 Specification, chapter 6)."""
 
 import pytest
+import torch
+from metalops.msl.check import check_source
 
 pytestmark = pytest.mark.full
 
@@ -192,3 +194,41 @@ def test_an_overload_for_other_types_is_called(program, kind, part):
                 f'static_assert(!is_same_v<decltype({name}({arguments})), mine>, "{name}({vector})");'
             )
     program("\n".join([*lines, "kernel void k() {", *calls, "}"]))  # fmt: skip
+
+
+_SPACED = """
+inline float atomic_fetch_min_explicit(device atomic_float* a, float v, memory_order) { return 1; }
+inline float atomic_fetch_min_explicit(threadgroup atomic_float* a, float v, memory_order) { return 2; }
+inline float atomic_fetch_add_explicit(threadgroup atomic_float* a, float v, memory_order) { return 3; }
+float modf(float x, device float& r) { r = 4; return x; }
+template <typename T> T min_of(device T* p, T x) {
+  return atomic_fetch_min_explicit((device atomic<T>*)p, x, memory_order_relaxed);
+}
+template <typename P> float added(P p) { return atomic_fetch_add_explicit(p, 1.0f, memory_order_relaxed); }
+template <typename P> float split(float x, P p) { return modf(x, *p) + *p; }
+"""
+
+
+def test_overloads_for_one_address_space_leave_the_library_the_others(program):
+    """As the atomic functions of LuisaCompute's library."""
+    source = f"""{_SPACED}
+    kernel void k(device float* o, device int* n) {{
+      threadgroup float t[2];
+      threadgroup int m[2];
+      threadgroup atomic_float* shared = (threadgroup atomic_float*)t;
+      t[0] = 5;
+      m[0] = 6;
+      float own;
+      o[0] = min_of(o + 8, 1.0f);
+      o[1] = atomic_fetch_min_explicit(shared, 1.0f, memory_order_relaxed);
+      o[2] = atomic_fetch_min_explicit((device atomic_int*)n, 4, memory_order_relaxed) + n[0];
+      o[3] = atomic_fetch_min_explicit((threadgroup atomic_int*)m, 4, memory_order_relaxed) + m[0];
+      o[4] = added(shared) + added((device atomic_float*)(o + 8)) + o[8];
+      o[5] = modf(2.5f, o[9]) + o[9];
+      o[6] = modf(2.5f, own) + own;
+      o[7] = split(2.5f, o + 9);
+    }}"""
+    out = torch.zeros(10)
+    program(source).launch("k", out, torch.tensor([7], dtype=torch.int32), grid=1)
+    assert out.tolist() == [1, 2, 11, 10, 4, 6.5, 2.5, 6.5, 1, 4]
+    assert check_source(f"#include <metal_stdlib>\nusing namespace metal;\n{source}") == []

@@ -556,7 +556,7 @@ def _compared(need: tuple, have: tuple, wanted: Type, actual: Type) -> str:
 
 def differ(one: Type, other: Type) -> bool:
     """Returns true if two types are certainly builtin types, and not the same one."""
-    names = [plain_name(t) for t in (one, other)]
+    names = [plain_name(t) or _atomic_name(t) for t in (one, other)]
     return None not in names and "void" not in names and names[0] != names[1]
 
 
@@ -580,6 +580,16 @@ _SAME = {
 _PLAIN = re.compile(
     r"void|(?:bool|u?char|u?short|u?int|u?long|half|float|bfloat)(?:[234](?:x[234])?)?$"
 )
+
+
+def _atomic_name(type_: Type) -> str | None:
+    """Returns the name of an atomic type, `atomic_int` for `atomic<int>`; None of any other type."""
+    name = type_.name.removeprefix("metal::")
+    found = re.fullmatch(r"atomic(?:_(\w+)|\s*<\s*(\w+)\s*>)", name)
+    if found is None or type_.kind != "value":
+        return None
+    element = _SAME.get(found[1] or found[2], found[1] or found[2])
+    return f"atomic_{element}" if _PLAIN.match(element) else None
 
 
 def plain_name(type_: Type) -> str | None:

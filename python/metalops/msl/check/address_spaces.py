@@ -14,6 +14,7 @@ from ..analysis.scopes import Declaration
 from ..analysis.spaces import is_static, qualifier
 from ..analysis.types import Type, Types
 from ..source.tree import inner_first, may_be_deep
+from ..source.vocabulary import LIBRARY_WITH_SPACES
 from .checked import Checked, ancestor
 from .constants import Constants
 from .rules import rule
@@ -689,7 +690,8 @@ class _Body:
             name = self.source.masked_text(called)
             if self.scopes.declaration_of(called) is not None:
                 return []
-            return self._free(name) if name not in self.types.classes else []
+            is_known = name not in self.types.classes and name not in LIBRARY_WITH_SPACES
+            return self._free(name) if is_known else []
         if called.type == "template_function":
             return self._free(self.source.masked_text(called.child_by_field_name("name")))
         if called.type == "qualified_identifier":

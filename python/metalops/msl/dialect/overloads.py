@@ -24,6 +24,7 @@ from ..analysis.program import (
 from ..analysis.spaces import (
     COPY,
     NO,
+    UNKNOWN,
     YES,
     Spaces,
     arguments_of,
@@ -36,6 +37,7 @@ from ..analysis.spaces import (
     qualifier,
 )
 from ..analysis.types import DATA_SPACES, Type
+from ..source.vocabulary import LIBRARY_WITH_SPACES
 from .duplicates import Keys, scope_of
 from .insertion import Insertion
 from .operands import Operands
@@ -64,7 +66,8 @@ def spaced_families(program: Program) -> dict[str, list[Function]]:
     return {
         name: functions
         for name, functions in families.items()
-        if len(functions) > 1 and any(_names_a_space(program, f, aliases) for f in functions)
+        if (len(functions) > 1 or name in LIBRARY_WITH_SPACES)
+        and any(_names_a_space(program, f, aliases) for f in functions)
     }
 
 
@@ -148,6 +151,9 @@ class Overloads:
         merged: dict[str, list[Function]] = {}
         found: list[str] = []
         for name, functions in self.families.items():
+            if name in LIBRARY_WITH_SPACES and any(map(self._may_be_library, functions)):
+                found.append(name)
+                continue
             functions = self._without_specialisations(functions)
             for index, one in enumerate(functions):
                 for other in functions[index + 1 :]:
@@ -172,6 +178,10 @@ class Overloads:
                     found.append(name)
                     waiting.append(name)
         return found
+
+    def _may_be_library(self, function: Function) -> bool:
+        """Returns true for an overload of a function of the library that address spaces tell from those."""
+        return self.lookup.owner(function) is None and bool(self._entry(function))
 
     def _is_in_every_space(self, one: Function, other: Function) -> bool:
         """Returns true for operators, or constructors, of one class that has the same ones for all spaces, of objects and
@@ -696,13 +706,18 @@ class Overloads:
         if not left:
             types = [self.spaces.type_of(a) for a in arguments or ()]
             is_pointer = any(t is not None and t.kind in ("pointer", "array") for t in types)
-            if is_pointer and not self.spaces.types.is_left(call):
+            is_other = name in LIBRARY_WITH_SPACES or self.spaces.types.is_left(call)
+            if is_pointer and not is_other:
                 raise ProgramError(
                     f"no overload of {name} takes arguments in these address spaces: "
                     + " and ".join(dict.fromkeys(map(self.keys.signature, functions))),
                     node.start_byte,
                 )
             return  # another function of that name, of the library for example
+        if name in LIBRARY_WITH_SPACES and all(fits[f] == UNKNOWN for f in left):
+            if not self.spaces.types.is_unused(call):
+                self._refuse(node, call, name, left, fits)
+            return
         if arguments is not None:
             left = self._most_special(left, arguments)
         suffix: str | None = self._suffix(left[0])

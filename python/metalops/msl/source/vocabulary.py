@@ -195,6 +195,18 @@ def is_library_function(name: str) -> bool:
     )
 
 
+# Functions of metal_stdlib that take pointers or references to an address space.
+LIBRARY_WITH_SPACES = frozenset(
+    """
+    atomic_compare_exchange_weak_explicit atomic_exchange_explicit atomic_fetch_add_explicit
+    atomic_fetch_and_explicit atomic_fetch_max_explicit atomic_fetch_min_explicit
+    atomic_fetch_or_explicit atomic_fetch_sub_explicit atomic_fetch_xor_explicit
+    atomic_load_explicit atomic_max_explicit atomic_min_explicit atomic_store_explicit
+    frexp modf simdgroup_load simdgroup_store sincos
+    """.split()
+)
+
+
 # Functions of metal_stdlib that only fragment functions, and what these call, may call.
 FRAGMENT_FUNCTIONS = {
     "discard_fragment",
