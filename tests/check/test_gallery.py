@@ -113,6 +113,27 @@ def test_threadgroup_memory_of_structures_is_counted_by_the_compiler():
     assert "variables of large take more than the 32768 bytes" in found.sentence
 
 
+def test_threadgroup_memory_of_which_an_instance_has_one_branch_is_not_added_up():
+    """As candle's sorts of MLX."""
+    source = (
+        HEADER
+        + """
+    template <typename T, bool both> kernel void k(device T* x) {
+      if (both) {
+        threadgroup T a[4096], b[4096];
+        x[0] = a[0] + b[0];
+      } else {
+        threadgroup T c[4096];
+        x[0] = c[0];
+      }
+    }
+    template [[host_name("one")]] kernel void k<float, false>(device float*);
+    template [[host_name("two")]] kernel void k<float, true>(device float*);
+    """
+    )
+    assert check_source(source) == []
+
+
 def test_conversion_functions_to_bool_are_no_names():
     source = (
         HEADER

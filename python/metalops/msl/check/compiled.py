@@ -17,7 +17,7 @@ from ..targets.host.emit import HostCode, emit
 from .checked import Finding
 from .messages import errors, place_of
 from .rules import rule
-from .signatures import MEMORY, MEMORY_LIMIT
+from .signatures import MEMORY, MEMORY_LIMIT, has_alternatives
 
 COMPILES = rule(
     "compile",
@@ -72,7 +72,7 @@ def _is_generated(text: str, preprocessed: Preprocessed) -> bool:
 def _too_much_memory(name: str, emitted: HostCode) -> list[Finding]:
     """Returns a finding for a kernel whose threadgroup variables take more memory than there is."""
     instance = next((i for i in emitted.program.instances if i.name == name), None)
-    if instance is None:
+    if instance is None or has_alternatives(emitted.program.source, instance.kernel):
         return []
     at = emitted.lines.position(instance.offset)
     sentence = (

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import re
 
-from ..analysis.program import Kernel, declared_identifier
+from ..analysis.program import Kernel, declared_identifier, template_parameters
 from ..analysis.types import Types
+from ..source.parse import Source
 from ..source.vocabulary import THREAD_ATTRIBUTES
 from .checked import Checked, ancestor
 from .constants import Constants
@@ -461,9 +462,30 @@ def _signature(checked: Checked, type_) -> str | None:
     return None if type_.name in ("", "function", "auto") else type_.name
 
 
+def has_alternatives(source: Source, kernel: Kernel) -> bool:
+    """Returns true if some threadgroup variables of a kernel stand in branches of an if of which its template arguments
+    choose one, so that an instance has not all of them."""
+    names = {
+        source.masked_text(parameter.identifier)
+        for header in kernel.function.template_headers
+        for parameter in template_parameters(header)
+        if parameter.identifier is not None
+    }
+    for variable in kernel.threadgroup_variables if names else ():
+        node = variable.declaration
+        while node is not None and node != kernel.function.node:
+            node = node.parent
+            if node is not None and node.type == "if_statement":
+                condition = node.child_by_field_name("condition")
+                found = {source.masked_text(n) for n in source.find("(identifier) @n", condition)}
+                if found <= names:
+                    return True
+    return False
+
+
 def _memory(checked: Checked, constants: Constants, kernel: Kernel) -> None:
     """Checks the total size of threadgroup variables, for each instance of a template."""
-    if not kernel.threadgroup_variables:
+    if not kernel.threadgroup_variables or has_alternatives(checked.source, kernel):
         return
     instances = [i for i in checked.program.instances if i.kernel is kernel] or [None]
     for instance in instances:
