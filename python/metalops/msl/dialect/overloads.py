@@ -180,8 +180,10 @@ class Overloads:
         return found
 
     def _may_be_library(self, function: Function) -> bool:
-        """Returns true for an overload of a function of the library that address spaces tell from those."""
-        return self.lookup.owner(function) is None and bool(self._entry(function))
+        """Returns true for an overload of a function of the library for another memory than a thread's, which address
+        spaces tell from those of the library."""
+        spaces = {s for entry in self._entry(function) for s in entry.split("_")}
+        return self.lookup.owner(function) is None and not spaces <= {"0", "thread"}
 
     def _is_in_every_space(self, one: Function, other: Function) -> bool:
         """Returns true for operators, or constructors, of one class that has the same ones for all spaces, of objects and
