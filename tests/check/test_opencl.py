@@ -183,6 +183,18 @@ RIGHT = {
           out[0] = pack_float_to_unorm4x8(unpack_snorm4x8_to_float(out[1]));
           h[0] = unpack_unorm2x16_to_half(insert_bits(out[2], out[3], 4, 2));
         }""",
+    "constructors of objects in thread memory": """
+        struct number {
+          float x;
+          number(float v) thread : x(v) {}
+          number(float v) device : x(v) {}
+        };
+        number made(float v) { return v; }
+        kernel void k(device float* out) { number a = number(out[1]); out[0] = a.x + made(2).x; }""",
+    "functions that are arguments of templates": """
+        float twice(float x) { return 2 * x; }
+        template <float (*F)(float)> float of(float x) { return F(x); }
+        kernel void k(device float* out) { out[0] = of<twice>(out[1]); }""",
     "an assignment that is the usual one": """
         struct pair { float a, b; thread pair& operator=(const thread pair& other) = default; };
         kernel void k(device float* out) { pair p = {1, 2}, q; q = p; out[0] = q.b; }""",

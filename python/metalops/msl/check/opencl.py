@@ -132,6 +132,18 @@ _FILTERS = [
     ),
     _Filter(
         re.compile(
+            r"^no (?:matching (?:conversion for|constructor for initialization of)|viable conversion from)"
+        ),
+        "The object that a cast or a value makes is in thread memory in Metal, in none for clang.",
+        re.compile(r"cannot be used to construct an object in address space unqualified$"),
+    ),
+    _Filter(
+        re.compile(r"^no matching function for call to"),
+        "Functions are arguments of templates in Metal. What fits none is found by the compiler.",
+        re.compile(r"invalid explicitly-specified argument for template parameter"),
+    ),
+    _Filter(
+        re.compile(
             rf"^incompatible operand types \('{_SPACED}(?P<class>{_CLASS})' and '{_SPACED}(?P=class)'\)$"
         ),
         "The same, in a conditional expression.",
