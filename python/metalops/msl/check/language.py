@@ -6,9 +6,14 @@ import functools
 import re
 
 from ..analysis.program import declarator_kinds, declared_identifier, function_declarator
+from ..source.vocabulary import (
+    FRAGMENT_FUNCTIONS,
+    LIBRARY_WITH_SPACES,
+    SYNCHRONISING,
+    is_library_function,
+)
 from .checked import Checked, ancestor, descendants
 from .rules import rule
-from .sources import library_words
 
 _RESTRICTIONS = "1.5.4"
 
@@ -57,8 +62,6 @@ CPP17 = rule("cpp17", "1.5", "if constexpr and the rest of C++17 need Metal 4.")
 STRING = rule("string-literal", "6.19", "String literals belong to os_log and to error reporting.")
 
 _ELEMENTS = "bool|char|uchar|short|ushort|int|uint|long|ulong|half|float|bfloat|size_t|ptrdiff_t"
-# Names that metal_stdlib may declare: an overload in the program may call the library's function.
-_LIBRARY_FUNCTION = r"\b[a-z]\w*(?=\s*[(,)])"
 _VECTOR_NAME = re.compile(rf"(?:packed_)?(?:{_ELEMENTS})(?:\d+)(?:x\d+)?$")
 _GOOD_VECTOR = re.compile(
     rf"(?:(?:packed_)?(?:{_ELEMENTS})[234]|(?:packed_)?(?:half|float|bfloat)[234]x[234])$"
@@ -450,6 +453,12 @@ def _declared_types(checked: Checked) -> set[str]:
     return names
 
 
+def _may_be_of_library(name: str) -> bool:
+    """Returns true for the name of a function of metal_stdlib, which an overload in the program may call."""
+    names = (LIBRARY_WITH_SPACES, SYNCHRONISING, FRAGMENT_FUNCTIONS)
+    return is_library_function(name) or any(name in n for n in names)
+
+
 class _Recursion:
     """Finds recursion: cycles in the call graph. Only functions whose name has a single definition count, so that an
     overload or another instance of a template is never mistaken for the caller."""
@@ -465,8 +474,10 @@ class _Recursion:
             defined = [f for f in found if f.body is not None]
             if len(defined) != 1 or len(found) > 2 or name.startswith("operator"):
                 continue
-            if name in types or name in library_words(_LIBRARY_FUNCTION):
+            if name in types or _may_be_of_library(name):
                 continue
+            if self._is_constexpr(defined[0]):
+                continue  # which may be called for constants alone
             if defined[0].stage is not None:
                 continue  # a call of that name may mean another function
             if (
@@ -474,6 +485,10 @@ class _Recursion:
             ):  # conversion functions are left out
                 self.functions[name] = defined[0]
         self.calls = {name: self._calls(f) for name, f in self.functions.items()}
+
+    def _is_constexpr(self, function) -> bool:
+        head = self.checked.source.masked[function.head : function.declarator.start_byte]
+        return re.search(r"\bconstexpr\b", head) is not None
 
     def run(self) -> None:
         for name, calls in self.calls.items():
