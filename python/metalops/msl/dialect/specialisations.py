@@ -53,23 +53,43 @@ def uses(source, node=None) -> Iterator:
 
 
 def deduced_uses(program: Program, name: str) -> Iterator:
-    """Yields the uses of a class template without template arguments outside of the classes of that name."""
-    inside = [
-        (s.node.start_byte, s.end) for s in program.classes if s.name.split("<")[0].strip() == name
-    ]
-    for offset in program.source.words_at.get(name, ()):
+    """Yields the uses of a class template without template arguments outside of the classes of that name, and of their
+    members."""
+    classes = [s for s in program.classes if s.name.split("<")[0].strip() == name]
+    members = [f for f in program.functions if f"{name}<" in _written_before(program, f)]
+    inside = [(s.node.start_byte, s.end) for s in classes]
+    inside += [(f.node.start_byte, f.node.end_byte) for f in members]
+    is_other = any(not s.template_headers for s in classes)
+    is_function = any(
+        f.name == name and f not in members and not _is_constructor(f) for f in program.functions
+    )
+    for offset in () if is_other else program.source.words_at.get(name, ()):
         node = program.source.leaf_at(offset)
-        if node.type not in ("identifier", "type_identifier") or any(
-            a <= offset < b for a, b in inside
-        ):
-            continue
-        if node.type == "identifier" and node.parent.type != "call_expression":
+        if any(start <= offset < end for start, end in inside):
             continue
         parent = node.parent
-        while parent.type == "qualified_identifier":
+        while parent is not None and parent.type == "qualified_identifier":
             parent = parent.parent
-        if parent.type in ("declaration", "call_expression", "compound_literal_expression"):
+        kind = "" if parent is None else parent.type
+        if node.type == "type_identifier" and kind in (
+            "declaration",
+            "compound_literal_expression",
+        ):
             yield node
+        elif node.type == "identifier" and kind == "call_expression" and not is_function:
+            yield node
+
+
+def _is_constructor(function: Function) -> bool:
+    """Returns true for a constructor in its class."""
+    owner = function.path[-1].removeprefix("class ") if function.in_class else ""
+    return owner.split("<")[0].strip() == function.name
+
+
+def _written_before(program: Program, function: Function) -> str:
+    """Returns the name of a function as it is declared, with the class before it, without spaces."""
+    end = function.declarator.child_by_field_name("parameters").start_byte
+    return "".join(program.source.masked[function.declarator.start_byte : end].split())
 
 
 def has_spaced_arguments(program: Program) -> bool:
