@@ -212,6 +212,23 @@ def test_a_function_that_is_passed_on():
     assert _callees(text, "apply") == {"F": [1]}
 
 
+@pytest.mark.parametrize(
+    "type_", ["typename T::type", "typename T::template of<int>", "typename ns::T<2>::type"]
+)
+@pytest.mark.parametrize("made", ["{}", "{1.0f}", "(static_cast<float>(x))"])
+@pytest.mark.parametrize("first", ["", "x, "])
+def test_a_statement_is_a_call_whatever_objects_it_makes(type_, made, first):
+    text = f"""
+    struct other {{ static void add(float, T) {{ simd_sum(1); }}  static void add(T) {{ simd_sum(1); }} }};
+    template <typename T> void through(float x) {{
+      T::add({first}{type_}{made});
+    }}
+    kernel void k(device float* x) {{ through<other>(*x); }}
+    """
+    assert _callees(text, "through")["add"] == [1]
+    assert _synchronising(text) == {"k"}
+
+
 def test_aliases_and_typedefs_of_classes():
     text = """
     typedef struct { uint f() { return simd_sum(1u); } } Typedef;

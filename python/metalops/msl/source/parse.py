@@ -35,6 +35,10 @@ _CONVERSION = re.compile(
     r"(?<![\w:])(?<!unsigned )(?<!signed )(?<!long )(?:long|short|unsigned|signed)(?=\((?![*&]))"
 )
 _POINTERS = re.compile(r"\*(?=\s*\.\.\.\s*\w)")
+# `typename` before an argument such as T::type{...}.
+_TYPENAME = re.compile(
+    r"(?<=[(,\s])typename\s+(?=(?:\w+\s*(?:<[^<>(){};]*>)?\s*::\s*)+(?:template\s+)?\w+\s*(?:<[^<>(){};]*>)?\s*(?:\{|\((?![*&])))"
+)
 _WORD = re.compile(r"\w+")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _FLOATING = re.compile(r"(?![0][xX])[\d.]*(?:\.|[eE])|0[xX].*[pP.]")
@@ -94,6 +98,10 @@ class Source:
         parsed = _CONVERSION.sub(lambda match: "_" * len(match.group()), self.masked)
         # It has packs of references, and none of pointers: such a node's text tells what it is.
         parsed = _POINTERS.sub("&", parsed)
+        # A statement that is a call with such an argument it takes for a declaration; as part of a name it does not.
+        parsed = _TYPENAME.sub(
+            lambda match: match.group().rstrip().ljust(len(match.group()), "_"), parsed
+        )
         self.tree = tree_sitter.Parser(_language()).parse(parsed.encode("latin-1"))
         self.root = self.tree.root_node
         self._queries = Queries(_language(), self.root)
