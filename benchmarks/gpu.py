@@ -17,7 +17,7 @@ import os
 import statistics
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -860,6 +860,31 @@ def is_chosen(c: Case, only: str) -> bool:
     return any(part == c.family or part in c.name for part in only.split(","))
 
 
+# Kernels with code of their own for NVIDIA's GPUs, which the source that the software device compiles does not have.
+_FOR_GPUS = {"convolution_pack": "kernels/spatial/convolution_packed.metal"}
+
+
+def for_gpus(path: str) -> None:
+    """Replaces the sources of such kernels in a trace by those that metalops.cuda would compile."""
+    from metalops import trace
+    from metalops.cuda.library import DEFINES
+    from metalops.msl.source.preprocess import preprocess
+
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    include_dirs = [root, os.path.join(root, "python", "metalops", "include")]
+    recorded = trace.load(path)
+    for i, event in enumerate(recorded.events):
+        for prefix, file in _FOR_GPUS.items():
+            if getattr(event, "kernel", "").startswith(prefix):
+                text = preprocess(
+                    path=os.path.join(root, file), include_dirs=include_dirs, defines=DEFINES
+                ).text
+                source = recorded.add_blob(text.encode("latin-1"))
+                recorded.events[i] = replace(event, source=source)
+    os.unlink(path)
+    trace.save(recorded, path)
+
+
 def record(folder: str, only: str) -> None:
     import metalops
 
@@ -876,6 +901,7 @@ def record(folder: str, only: str) -> None:
         path = _file(folder, number)
         with metalops.debug.capture(path, contents=_STORED, execute=False, gpu=True) as trace:
             c.ours(tensors)
+        for_gpus(path)
         kernels = ", ".join(launch.kernel for launch in trace.launches)
         print(f"{os.path.getsize(path):9} bytes  {c.name}: {kernels}", flush=True)
 
@@ -898,6 +924,7 @@ def measure(folder: str, only: str) -> dict:
     from metalops import trace
     from metalops.trace.replay import CudaDevice, copy_rate, replay
 
+    torch.backends.cudnn.allow_tf32 = False
     device = CudaDevice()
     rate = copy_rate(device)
     name = torch.cuda.get_device_name()

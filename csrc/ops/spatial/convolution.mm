@@ -5,6 +5,8 @@
 #include <csrc/ops/common/fixes.h>
 #include <csrc/ops/common/maybe_tensor.h>
 #include <csrc/ops/common/typed_kernel.h>
+#include <csrc/ops/spatial/convolution_depthwise.h>
+#include <csrc/ops/spatial/convolution_packed.h>
 #include <kernels/spatial/convolution.h>
 #include <metalops/checks.h>
 #include <metalops/launch.h>
@@ -27,12 +29,18 @@ using metalops::ConvolutionOperand;
 using metalops::ConvolutionParameters;
 using metalops::kConvolutionDims;
 using metalops::MaybeTensor;
+using metalops::convolution::Dims;
+using metalops::convolution::Images;
+using metalops::convolution::kOnes;
+using metalops::convolution::offset_at;
+using metalops::convolution::product;
+using metalops::convolution::strides_of;
+using metalops::convolution::Taps;
+using metalops::convolution::Weight;
 
 constexpr int64_t kMany = int64_t(1) << 30;  // elements of a launch, and of a coordinate
 
 // ---- arguments ----------------------------------------------------------------------------------
-
-using Dims = std::array<int64_t, kConvolutionDims>;
 
 // Returns the values for depth, height and width, of which those before `dims` are absent.
 Dims dims_of(IntArrayRef values, int64_t dims, int64_t absent) {
@@ -131,22 +139,6 @@ void set_channels(Value (&digits)[metalops::kConvolutionDigits], int64_t channel
   set_digits(digits, are_last ? other : channels, dims, are_last ? channels : other);
 }
 
-Dims strides_of(const Tensor& tensor, const Dims& steps) {
-  Dims strides;
-  for (int d = 0; d < kConvolutionDims; ++d) {
-    strides[d] = tensor.stride(2 + d) * steps[d];
-  }
-  return strides;
-}
-
-int64_t offset_at(const Tensor& tensor, const Dims& position) {
-  const auto strides = strides_of(tensor, position);
-  return std::accumulate(strides.begin(), strides.end(), int64_t(0));
-}
-
-int64_t product(const Dims& sizes) { return sizes[0] * sizes[1] * sizes[2]; }
-
-constexpr Dims kOnes{1, 1, 1};
 constexpr Dims kZeros{0, 0, 0};
 
 void set_positions(ConvolutionMoves& moves, const Dims& steps) {
@@ -243,22 +235,6 @@ void launch(ConvolutionParameters& p, const Tensor& result, const Operands& oper
 
 // ---- products -----------------------------------------------------------------------------------
 
-// How one dimension of the result comes from an input and a filter: element result_first + t *
-// result_step is the sum of filter[filter_first + q * filter_step] times the input at position
-// first + t * step + q * move, for the `filters` values of q.
-struct Taps {
-  Dims first, count, step;
-  Dims filter_first, filters, filter_step, move;
-  Dims result_first, result_step;
-};
-
-// The weight of a product: strides and sizes of the channels of results and of inputs, in a group.
-struct Weight {
-  const Tensor& tensor;
-  int64_t out, in;  // dimensions of the channels of results and inputs
-  int64_t out_channels, in_channels;
-};
-
 // Writes the elements of `result` that the taps name.
 void convolve(const Tensor& result, const Tensor& input, const Weight& weight, const Taps& taps,
               int64_t groups, const MaybeTensor& bias) {
@@ -303,7 +279,7 @@ void convolve(const Tensor& result, const Tensor& input, const Weight& weight, c
 }
 
 // Convolves as many images at a time as a launch can have.
-void convolve_images(const Tensor& result, const Tensor& input, const Weight& weight,
+void convolve_images(const Tensor& result, const Images& input, const Weight& weight,
                      const Taps& taps, int64_t groups, const MaybeTensor& bias) {
   TORCH_CHECK(product(taps.count) < kMany, "convolution: an image of sizes ",
               result.sizes().slice(2), " is too large");
@@ -312,16 +288,19 @@ void convolve_images(const Tensor& result, const Tensor& input, const Weight& we
     return;
   }
   const int64_t images = std::max<int64_t>(kMany / elements, 1);
-  for (int64_t begin = 0; begin < input.size(0); begin += images) {
-    const int64_t count = std::min(images, input.size(0) - begin);
-    convolve(result.narrow(0, begin, count), input.narrow(0, begin, count), weight, taps, groups,
-             bias);
+  const auto convolves = input.are_packed ? metalops::convolution::convolve_packed
+                         : metalops::convolution::is_depthwise(input.tensor, weight, result, groups)
+                             ? metalops::convolution::convolve_depthwise
+                             : convolve;
+  for (int64_t begin = 0; begin < result.size(0); begin += images) {
+    const int64_t count = std::min(images, result.size(0) - begin);
+    convolves(result.narrow(0, begin, count), input.tensor.narrow(0, begin, count), weight, taps,
+              groups, bias);
   }
 }
 
-// result = input * weight, the weight of (out channels, in channels of a group, ...).
-void convolve_forward(const Tensor& result, const Tensor& input, const Tensor& weight,
-                      const Options& o, const MaybeTensor& bias) {
+// The taps of a convolution with these results and this weight.
+Taps taps_of(const Tensor& result, const Tensor& weight, const Options& o) {
   Taps taps{};
   for (int d = 0; d < kConvolutionDims; ++d) {
     taps.first[d] = -o.padding[d];
@@ -332,8 +311,16 @@ void convolve_forward(const Tensor& result, const Tensor& input, const Tensor& w
   taps.filter_step = kOnes;
   taps.move = o.dilation;
   taps.result_step = kOnes;
-  convolve_images(result, input, {weight, 0, 1, weight.size(0) / o.groups, weight.size(1)}, taps,
-                  o.groups, bias);
+  return taps;
+}
+
+// result = input * weight, the weight of (out channels, in channels of a group, ...).
+void convolve_forward(const Tensor& result, const Tensor& input, const Tensor& weight,
+                      const Options& o, const MaybeTensor& bias) {
+  const Taps taps = taps_of(result, weight, o);
+  const Weight by{weight, 0, 1, weight.size(0) / o.groups, weight.size(1)};
+  convolve_images(result, metalops::convolution::packed_if_it_pays(input, by, result, o.groups), by,
+                  taps, o.groups, bias);
 }
 
 // Sets the taps of one dimension for positions whose remainder by the stride is r. Returns false if
@@ -369,6 +356,8 @@ bool set_remainder(Taps& taps, int d, int64_t r, int64_t size, int64_t filter, c
 void convolve_transposed(const Tensor& result, const Tensor& outputs, const Tensor& weight,
                          const Options& o) {
   const auto [depths, heights, widths] = o.stride;
+  const Weight by{weight, 1, 0, weight.size(1), weight.size(0) / o.groups};
+  const auto images = metalops::convolution::packed_if_it_pays(outputs, by, result, o.groups);
   Taps taps{};
   for (int64_t z = 0; z < depths; ++z) {
     if (!set_remainder(taps, 0, z, result.size(2), weight.size(2), o)) continue;
@@ -376,8 +365,7 @@ void convolve_transposed(const Tensor& result, const Tensor& outputs, const Tens
       if (!set_remainder(taps, 1, y, result.size(3), weight.size(3), o)) continue;
       for (int64_t x = 0; x < widths; ++x) {
         if (!set_remainder(taps, 2, x, result.size(4), weight.size(4), o)) continue;
-        convolve_images(result, outputs, {weight, 1, 0, weight.size(1), weight.size(0) / o.groups},
-                        taps, o.groups, std::nullopt);
+        convolve_images(result, images, by, taps, o.groups, std::nullopt);
       }
     }
   }
@@ -386,13 +374,17 @@ void convolve_transposed(const Tensor& result, const Tensor& outputs, const Tens
 // The gradient of the weight: K are the pixels of all outputs.
 void convolve_weight(const char* name, const Tensor& result, const Tensor& input,
                      const Tensor& outputs, const Options& o) {
-  ConvolutionParameters p{};
-  Dims pixels, filter, first;
-  for (int d = 0; d < kConvolutionDims; ++d) {
-    pixels[d] = outputs.size(2 + d);
-    filter[d] = result.size(2 + d);
-    first[d] = -o.padding[d];
+  const Taps taps = taps_of(outputs, result, o);
+  const Weight of{result, 0, 1, result.size(0) / o.groups, result.size(1)};
+  if (metalops::convolution::is_depthwise(input, of, outputs, o.groups)) {
+    metalops::convolution::convolve_depthwise_weight(result, input, outputs, taps);
+    return;
   }
+  if (metalops::convolution::convolve_weight_packed(result, input, outputs, taps, o.groups)) {
+    return;
+  }
+  ConvolutionParameters p{};
+  const Dims &pixels = taps.count, &filter = taps.filters;
   const int64_t inner = outputs.size(0) * product(pixels);
   const int64_t columns = result.size(1) * product(filter);
   TORCH_CHECK(inner < kMany && columns < kMany, name, ": outputs of sizes ", outputs.sizes(),
@@ -416,7 +408,7 @@ void convolve_weight(const char* name, const Tensor& result, const Tensor& input
   set_positions(p.right.line, o.dilation);
   set_digits(p.right.inner.strides, input.stride(0), strides_of(input, o.stride), 0);
   set_positions(p.right.inner, o.stride);
-  set_bounds(p.right, input, first);
+  set_bounds(p.right, input, taps.first);
   p.right.group_stride = result.size(1) * input.stride(1);
 
   set_digits(p.row_strides, result.stride(0), kZeros, 0);

@@ -146,6 +146,65 @@ def test_shapes_of_each_kernel(name):
         assert result.is_contiguous(memory_format=layout) or not result.numel()
 
 
+# On a GPU, convolutions with many channels are products of packs of channels, to which other layouts are copied, and
+# depthwise ones have kernels of their own. The kernels of the result, and of the gradients of input and weight.
+KERNELS_FOR_GPUS = {
+    "few results": ((2, 20, 13, 11), (70, 20, 3, 3), {"padding": 1}, "packed_128x64", "packed_128x64", "packed_weight_128x64"),
+    "few channels": ((2, 3, 15, 17), (32, 3, 7, 7), {"stride": 2, "padding": 3}, "packed_128x64", "packed_128x16", "packed_weight_64x128"),
+    "split": ((1, 96, 9, 9), (16, 96, 4, 4), {}, "packed_split_128x16", "packed_128x64", "packed_weight_64x128"),
+    "split, weight": ((3, 20, 23, 22), (18, 20, 3, 2), {}, "packed_128x64", "packed_128x64", "packed_weight_split_64x128"),
+    "two results": ((2, 32, 9, 9), (2, 32, 3, 3), {"padding": 1}, "packed_128x16", "packed_128x64", "direct"),
+    "groups": ((3, 48, 8, 7), (48, 16, 3, 2), {"groups": 3, "padding": (1, 0), "dilation": (1, 2)}, "packed_128x16", "packed_128x16", "packed_weight_64x128"),
+    "stride over the filter": ((2, 16, 9, 9), (16, 16, 2, 2), {"stride": 3}, "packed_128x16", "packed_128x16", "packed_weight_64x128"),
+    "sound": ((2, 20, 50), (30, 20, 3), {"padding": 2, "dilation": 2}, "packed_128x64", "packed_128x64", "packed_weight_64x128"),
+    "volume": ((1, 17, 5, 6, 7), (18, 17, 2, 3, 2), {"padding": 1, "stride": (1, 2, 1)}, "packed_128x64", "packed_128x64", "packed_weight_64x128"),
+    "depthwise": ((2, 24, 9, 11), (24, 1, 3, 3), {"groups": 24, "padding": 1}, "depthwise_?3", "depthwise_?3", "depthwise_weight_?3"),
+    "depthwise, strides": ((3, 5, 19, 11), (10, 1, 5, 4), {"groups": 5, "padding": (2, 1), "stride": (2, 1)}, "depthwise", "direct", "depthwise_weight"),
+    "depthwise, dilation": ((2, 33, 8, 9), (33, 1, 3, 3), {"groups": 33, "padding": 2, "dilation": 2}, "depthwise", "depthwise", "depthwise_weight"),
+    "depthwise, long": ((2, 8, 50), (8, 1, 7), {"groups": 8, "padding": 3, "stride": 2}, "depthwise", "depthwise", "depthwise_weight"),
+    "depthwise, volume": ((1, 4, 5, 6, 7), (4, 1, 3, 3, 3), {"groups": 4, "padding": 1}, "depthwise_3", "depthwise_3", "depthwise_weight_3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KERNELS_FOR_GPUS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_kernels_for_gpus(name, dtype, tmp_path):
+    shape, weight, options, *kernels = KERNELS_FOR_GPUS[name]
+    operands = [make(s, dtype, low=-1, high=1) for s in (shape, weight, weight[:1])]
+    function = _function(len(shape) - 2, False)
+    layouts = (torch.contiguous_format, torch.channels_last) if len(shape) == 4 else (None,)
+    for layout in layouts:
+        inputs = [x.to(memory_format=layout) if layout and x.dim() == 4 else x for x in operands]
+        with debug.capture(tmp_path / "trace", contents=False, gpu=True) as trace:
+            _check(function, inputs, options)
+        launched = " ".join(launch.kernel for launch in trace.launches)
+        # Tiles of halves may be others than those of floats, and kernels by layout.
+        for kernel in kernels if dtype == torch.float32 else ():
+            assert re.search(f"convolution_{kernel.replace('?', '(last_|packs_)?')}_", launched), (
+                launched
+            )
+        assert "convolution_tile" not in launched
+
+
+@pytest.mark.nightly
+def test_kernels_for_gpus_without_tensors(tmp_path, monkeypatch):
+    monkeypatch.setenv("METALOPS_MATMUL", "simdgroup")
+    for name in ("few results", "few channels", "split, weight"):
+        test_kernels_for_gpus(name, torch.float16, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(2, 20))]
+)
+def test_generated_convolutions_with_kernels_for_gpus(seed, tmp_path):
+    with debug.capture(tmp_path / "trace", contents=False, gpu=True) as trace:
+        for case in range(6):
+            _check(*_generated(6 * seed + case, torch.float32))
+    assert any(
+        "packed" in launch.kernel or "depthwise" in launch.kernel for launch in trace.launches
+    )
+
+
 def test_a_weight_that_is_a_slice():
     """192212"""
     x, weight = make((2, 12, 9, 8), torch.float32), make((3, 12, 3, 3, 3), torch.float32)

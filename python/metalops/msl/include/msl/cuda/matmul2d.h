@@ -420,6 +420,22 @@ MSL_INLINE void begin_block(abi::u32 a, abi::u32 b, int warps_before, float* sum
   end_products();
 }
 
+// Prepares a block of both operands, for loaders that have to (gathered_lines.h); a barrier follows
+// before it is brought.
+template <class A, class B>
+MSL_INLINE void prepare(const A& a, const B& b, int block) {
+  if constexpr (requires { a.prepare(block); }) a.prepare(block);
+  if constexpr (requires { b.prepare(block); }) b.prepare(block);
+}
+template <int Count, class A, class B>
+MSL_INLINE void prepare_first(const A& a, const B& b) {
+  if constexpr (requires { a.prepare(0); }) {
+    MSL_UNROLLED
+    for (int block = 0; block < Count; ++block) prepare(a, b, block);
+    ::__syncthreads();
+  }
+}
+
 // Computes the whole tile of a threadgroup's operation with staging (software pipelining with
 // cp.async). LeftDeep, RightDeep: the operand is contiguous in memory along K.
 template <class T, int M, int N, int Simdgroups, bool LeftDeep, bool RightDeep, class Left,
@@ -444,6 +460,8 @@ MSL_INLINE void multiply_staged(const Left& left, const Right& right, int inner,
     }
     end_of_copies();
   };
+  MSL_UNROLLED
+  for (int block = 0; block < count; ++block) prepare(a, b, block);
   ::__syncthreads();  // an earlier operation may still be reading
   MSL_UNROLLED
   for (int block = 0; block < count - 1; ++block) bring(block, block);
@@ -454,6 +472,7 @@ MSL_INLINE void multiply_staged(const Left& left, const Right& right, int inner,
     wait_for_copies<count - 2>();
     ::__syncthreads();
     bring(block + count - 1, next);
+    prepare(a, b, block + count);
     multiply_block<T, A, B, Tile, depth>(at, at + A::bytes, row, column, lane, sums);
     stage = stage + 1 == count ? 0 : stage + 1;
     next = next + 1 == count ? 0 : next + 1;
@@ -503,6 +522,7 @@ struct WarpgroupProduct {
       }
       end_of_copies();
     };
+    prepare_first<count - 1>(a, b);
     MSL_UNROLLED
     for (int block = 0; block < count - 2; ++block) bring(block, block);
     int stage = 0, next = count - 2;
@@ -513,6 +533,7 @@ struct WarpgroupProduct {
       ::__syncthreads();
       multiply(stage);
       bring(block + count - 2, next);
+      prepare(a, b, block + count - 1);
       wait_for_products<1>();
       stage = stage + 1 == count ? 0 : stage + 1;
       next = next + 1 == count ? 0 : next + 1;
@@ -856,6 +877,7 @@ constexpr bool has_scales() {
 }
 
 }  // namespace msl::msl_impl
+#include <msl/cuda/gathered_lines.h>
 #include <msl/cuda/staged_lines.h>
 namespace msl::msl_impl {
 
