@@ -186,13 +186,6 @@ def test_kernels_for_gpus(name, dtype, tmp_path):
         assert "convolution_tile" not in launched
 
 
-@pytest.mark.nightly
-def test_kernels_for_gpus_without_tensors(tmp_path, monkeypatch):
-    monkeypatch.setenv("METALOPS_MATMUL", "simdgroup")
-    for name in ("few results", "few channels", "split, weight"):
-        test_kernels_for_gpus(name, torch.float16, tmp_path)
-
-
 @pytest.mark.parametrize(
     "seed", [0, 1, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(2, 20))]
 )
