@@ -233,7 +233,9 @@ constant constexpr bool is_gathered = false;
 // their lines.
 template <typename T, int ROWS, int COLUMNS, int SIMDGROUPS, bool IS_DEEP>
 struct PackedProduct {
-  static constant constexpr int step = sizeof(T) == 4 ? 16 : matmul::kTileK;  // staged at a time
+  // Elements of K that are staged at a time. Floats are multiplied as tensors, for which any number
+  // will do.
+  static constant constexpr int step = sizeof(T) == 4 ? 16 : matmul::kTileK;
   static constant constexpr int left_stride = (IS_DEEP ? step : ROWS) + 8;
   static constant constexpr int right_stride = (IS_DEEP ? step : COLUMNS) + 8;
   typedef matmul::Stored<T, left_stride, !IS_DEEP> Left;
@@ -592,9 +594,12 @@ kernel void convolution_pack(device T* packed [[buffer(0)]], device const T* ten
   REGISTER_TILE(T, 128, 128, 4); \
   REGISTER_WEIGHT(T, 128, 128, 4)
 
+// As simdgroup matrices, tiles of floats do not fit threadgroup memory.
+#if defined(__HAVE_TENSOR__)
 REGISTER_PACKED(float);
 REGISTER_PACKED(half);
 REGISTER_PACKED(bfloat);
 REGISTER_WEIGHT(float, 128, 64, 4);
 REGISTER_LARGE(half);
 REGISTER_LARGE(bfloat);
+#endif

@@ -133,6 +133,9 @@ bool fits(const Tensor& tensor, int64_t groups) {
          std::numeric_limits<int32_t>::max();
 }
 
+// The tiles are for tensors: as simdgroup matrices, those of floats do not fit threadgroup memory.
+bool has_tensors() { return &packed_library() != &library("convolution_packed"); }
+
 // Returns true if channels and taps are as many as a product by packs needs. On a CPU the kernels
 // of convolution.metal are as fast, without copies.
 bool pays(const Tensor& images, const Tensor& weight, int64_t in, int64_t out, int64_t groups) {
@@ -141,7 +144,7 @@ bool pays(const Tensor& images, const Tensor& weight, int64_t in, int64_t out, i
          product(filters) <= kConvolutionTaps &&
          filters[0] + filters[1] + filters[2] <= kConvolutionSides &&
          in_packs(in, images) <= 3 * in && in * product(filters) >= 16 && out >= 2 &&
-         std::max(in, out) >= 16 && fits(images, groups) &&
+         std::max(in, out) >= 16 && fits(images, groups) && has_tensors() &&
          weight.numel() * 3 < std::numeric_limits<int32_t>::max();
 }
 
