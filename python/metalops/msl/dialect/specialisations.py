@@ -318,11 +318,11 @@ class _Specialisations:
                 self._refuse(node, name, argument)
 
     def _differ_by_class(self, node, arguments: list) -> bool:
-        """Marks the arguments of a comparison that are classes with address spaces in their template arguments, and
-        returns true if there is one. Raises an error if another argument may be one."""
+        """Marks the arguments of a comparison that are classes of the program with address spaces in their template
+        arguments, and returns true if there is one. Raises an error if another argument may be one."""
         types = [self._described(a) for a in arguments]
-        spaces = [nested(t) if t.kind == "value" else _spaces_of(t) for t in types]
-        if not any(s for s, t in zip(spaces, types, strict=True) if t.kind == "value"):
+        spaces = [nested(t) if self._is_class(t) else _spaces_of(t) for t in types]
+        if not any(s for s, t in zip(spaces, types, strict=True) if self._is_class(t)):
             return False
         for argument, type_, of_type in zip(arguments, types, spaces, strict=True):
             if of_type:
@@ -330,6 +330,10 @@ class _Specialisations:
             elif type_.is_open or type_.name.startswith(NO_POINTER):
                 self._refuse(node, self.source.masked_text(template_name(node)), argument)
         return True
+
+    def _is_class(self, type_: Type) -> bool:
+        name = type_.name.split("<")[0].split("::")[-1].strip()
+        return type_.kind == "value" and name in self.types.classes
 
     def _matched(self, node, name: str) -> list[tuple[str, ...]]:
         """Returns the address spaces of the types in a use of a template that tell which of its specialisations it
