@@ -861,7 +861,7 @@ def is_chosen(c: Case, only: str) -> bool:
 
 
 # Kernels with code of their own for NVIDIA's GPUs, which the source that the software device compiles does not have.
-_FOR_GPUS = {"convolution_pack": "kernels/spatial/convolution_packed.metal"}
+_FOR_GPUS = {"convolution_packed": "kernels/spatial/convolution_packed.metal"}
 
 
 def for_gpus(path: str) -> None:

@@ -533,10 +533,11 @@ kernel void convolution_packed_combine(device T* result [[buffer(0)]],
 // Copies a tile for each threadgroup: read along pixels, which are often adjacent in memory, and
 // written along channels.
 template <typename T>
-kernel void convolution_pack(device T* packed [[buffer(0)]], device const T* tensor [[buffer(1)]],
-                             constant ConvolutionPacking& p [[buffer(2)]],
-                             uint threadgroup_index [[threadgroup_position_in_grid]],
-                             uint thread_index [[thread_index_in_threadgroup]]) {
+kernel void convolution_packed_copy(device T* packed [[buffer(0)]],
+                                    device const T* tensor [[buffer(1)]],
+                                    constant ConvolutionPacking& p [[buffer(2)]],
+                                    uint threadgroup_index [[threadgroup_position_in_grid]],
+                                    uint thread_index [[thread_index_in_threadgroup]]) {
   constexpr int pack = elements_of_pack<T>();
   constexpr int threads = metalops::kConvolutionPackingThreads;
   threadgroup T tile[metalops::kConvolutionPackingTile + metalops::kConvolutionPackingChannels];
@@ -586,7 +587,7 @@ kernel void convolution_pack(device T* packed [[buffer(0)]], device const T* ten
                   convolution_packed_weight, T, float, ROWS, COLUMNS, SIMDGROUPS, true)
 #define REGISTER_PACKED(T)                                                          \
   REGISTER_KERNEL("convolution_packed_combine_" #T, convolution_packed_combine, T); \
-  REGISTER_KERNEL("convolution_pack_" #T, convolution_pack, T);                     \
+  REGISTER_KERNEL("convolution_packed_copy_" #T, convolution_packed_copy, T);       \
   REGISTER_TILE(T, 128, 16, 4);                                                     \
   REGISTER_TILE(T, 128, 64, 4);                                                     \
   REGISTER_WEIGHT(T, 64, 128, 4)

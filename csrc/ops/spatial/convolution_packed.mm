@@ -99,7 +99,7 @@ void pack(const Tensor& to, const Tensor& from, const Copied& copied, int64_t im
                              binary_digits(kElements >> p.tile_pixels));
   p.across = static_cast<int32_t>(ceil_div(pixels, int64_t(1) << p.tile_pixels));
   p.down = static_cast<int32_t>(ceil_div(padded, int64_t(1) << p.tile_channels));
-  launch_threadgroups(packed_library(), typed_kernel("convolution_pack_", from),
+  launch_threadgroups(packed_library(), typed_kernel("convolution_packed_copy_", from),
                       int64_t(p.across) * p.down * copied.images * copied.groups,
                       kConvolutionPackingThreads, to, from, p);
 }

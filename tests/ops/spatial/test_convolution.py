@@ -26,11 +26,11 @@ def ours():
 LAYOUTS = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 
-def _function(dims, is_transposed):
+def function_of(dims, is_transposed):
     return getattr(F, f"conv{'_transpose' * is_transposed}{dims}d")
 
 
-def _generated(seed, dtype):
+def generated(seed, dtype):
     """Operands, and keyword arguments, of a convolution that the CPU does not refuse."""
     draw = random.Random(seed)
     # torch refuses conv_transpose3d of narrow types.
@@ -67,10 +67,10 @@ def _generated(seed, dtype):
     operands = [x, make(weight, dtype, low=-1, high=1)]
     if draw.random() < 0.5:
         operands.append(make((groups * channels[1],), dtype, low=-1, high=1))
-    return _function(dims, is_transposed), operands, options
+    return function_of(dims, is_transposed), operands, options
 
 
-def _check(function, operands, options):
+def check(function, operands, options):
     """Compares results and gradients with float64."""
     wide = [x.double().requires_grad_() for x in operands]
     inputs = [x.to("mps").requires_grad_() for x in operands]
@@ -101,7 +101,7 @@ DTYPES = (
 @pytest.mark.parametrize("seed", range(20))
 def test_generated_convolutions_and_gradients_against_float64(seed, dtype):
     for case in range(6):
-        _check(*_generated(6 * seed + case, dtype))
+        check(*generated(6 * seed + case, dtype))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_samples_of_torch(op):
         tensors = [x for x in (sample.input, *sample.args) if isinstance(x, torch.Tensor)]
         rest = [x for x in sample.args if not isinstance(x, torch.Tensor)]
         # Unbatched inputs, names of paddings and the like are torch's to resolve.
-        _check(
+        check(
             lambda *t, op=op, rest=rest, **options: op.op(*t, *rest, **options),
             tensors,
             sample.kwargs,
@@ -141,100 +141,34 @@ def test_shapes_of_each_kernel(name):
     x, weight, options = SHAPES[name]
     operands = [make(x, torch.float32, low=-1, high=1), make(weight, torch.float32, low=-1, high=1)]
     for layout in (torch.contiguous_format, torch.channels_last):
-        result = _check(F.conv2d, [x.to(memory_format=layout) for x in operands], options)
+        result = check(F.conv2d, [x.to(memory_format=layout) for x in operands], options)
         # Without images torch has another kernel.
         assert result.is_contiguous(memory_format=layout) or not result.numel()
-
-
-# On a GPU, convolutions with many channels are products of packs of channels, to which other layouts are copied, and
-# depthwise ones have kernels of their own. The kernels of the result, and of the gradients of input and weight.
-KERNELS_FOR_GPUS = {
-    "few results": ((2, 20, 13, 11), (70, 20, 3, 3), {"padding": 1}, "packed_128x64", "packed_128x64", "packed_weight_128x64"),
-    "few channels": ((2, 3, 15, 17), (32, 3, 7, 7), {"stride": 2, "padding": 3}, "packed_128x64", "packed_128x16", "packed_weight_64x128"),
-    "split": ((1, 96, 9, 9), (16, 96, 4, 4), {}, "packed_split_128x16", "packed_128x64", "packed_weight_64x128"),
-    "split, weight": ((3, 20, 23, 22), (18, 20, 3, 2), {}, "packed_128x64", "packed_128x64", "packed_weight_split_64x128"),
-    "two results": ((2, 32, 9, 9), (2, 32, 3, 3), {"padding": 1}, "packed_128x16", "packed_128x64", "direct"),
-    "groups": ((3, 48, 8, 7), (48, 16, 3, 2), {"groups": 3, "padding": (1, 0), "dilation": (1, 2)}, "packed_128x16", "packed_128x16", "packed_weight_64x128"),
-    "stride over the filter": ((2, 16, 9, 9), (16, 16, 2, 2), {"stride": 3}, "packed_128x16", "packed_128x16", "packed_weight_64x128"),
-    "sound": ((2, 20, 50), (30, 20, 3), {"padding": 2, "dilation": 2}, "packed_128x64", "packed_128x64", "packed_weight_64x128"),
-    "volume": ((1, 17, 5, 6, 7), (18, 17, 2, 3, 2), {"padding": 1, "stride": (1, 2, 1)}, "packed_128x64", "packed_128x64", "packed_weight_64x128"),
-    "depthwise": ((2, 24, 9, 11), (24, 1, 3, 3), {"groups": 24, "padding": 1}, "depthwise_?3", "depthwise_?3", "depthwise_weight_?3"),
-    "depthwise, strides": ((3, 5, 19, 11), (10, 1, 5, 4), {"groups": 5, "padding": (2, 1), "stride": (2, 1)}, "depthwise", "direct", "depthwise_weight"),
-    "depthwise, dilation": ((2, 33, 8, 9), (33, 1, 3, 3), {"groups": 33, "padding": 2, "dilation": 2}, "depthwise", "depthwise", "depthwise_weight"),
-    "depthwise, long": ((2, 8, 50), (8, 1, 7), {"groups": 8, "padding": 3, "stride": 2}, "depthwise", "depthwise", "depthwise_weight"),
-    "depthwise, volume": ((1, 4, 5, 6, 7), (4, 1, 3, 3, 3), {"groups": 4, "padding": 1}, "depthwise_3", "depthwise_3", "depthwise_weight_3"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", KERNELS_FOR_GPUS)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_kernels_for_gpus(name, dtype, tmp_path):
-    shape, weight, options, *kernels = KERNELS_FOR_GPUS[name]
-    operands = [make(s, dtype, low=-1, high=1) for s in (shape, weight, weight[:1])]
-    function = _function(len(shape) - 2, False)
-    layouts = (torch.contiguous_format, torch.channels_last) if len(shape) == 4 else (None,)
-    for layout in layouts:
-        inputs = [x.to(memory_format=layout) if layout and x.dim() == 4 else x for x in operands]
-        with debug.capture(tmp_path / "trace", contents=False, gpu=True) as trace:
-            _check(function, inputs, options)
-        launched = " ".join(launch.kernel for launch in trace.launches)
-        # Tiles of halves may be others than those of floats, and kernels by layout.
-        for kernel in kernels if dtype == torch.float32 else ():
-            assert re.search(f"convolution_{kernel.replace('?', '(last_|packs_)?')}_", launched), (
-                launched
-            )
-        if dtype == torch.float32 or name != "two results":  # which are a pack of halves, padded
-            assert "convolution_tile" not in launched
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_kernels_for_gpus_without_tensors_are_those_of_others(dtype, tmp_path, monkeypatch):
-    monkeypatch.setenv("METALOPS_MATMUL", "simdgroup")
-    shape, weight, options, *_ = KERNELS_FOR_GPUS["few results"]
-    operands = [make(s, dtype, low=-1, high=1) for s in (shape, weight, weight[:1])]
-    with debug.capture(tmp_path / "trace", contents=False, gpu=True) as trace:
-        _check(_function(2, False), operands, options)
-    launched = {launch.kernel for launch in trace.launches}
-    assert not any("packed" in name for name in launched)
-    assert any("convolution_tile" in name for name in launched)
-
-
-@pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(2, 20))]
-)
-def test_generated_convolutions_with_kernels_for_gpus(seed, tmp_path):
-    with debug.capture(tmp_path / "trace", contents=False, gpu=True) as trace:
-        for case in range(6):
-            _check(*_generated(6 * seed + case, torch.float32))
-    assert any(
-        "packed" in launch.kernel or "depthwise" in launch.kernel for launch in trace.launches
-    )
 
 
 def test_a_weight_that_is_a_slice():
     """192212"""
     x, weight = make((2, 12, 9, 8), torch.float32), make((3, 12, 3, 3, 3), torch.float32)
-    _check(F.conv2d, [x, weight[:, :, 1]], {})
-    _check(F.conv2d, [x, weight.transpose(0, 1)[:, :, 1]], {"groups": 4})  # 3 channels of each
+    check(F.conv2d, [x, weight[:, :, 1]], {})
+    check(F.conv2d, [x, weight.transpose(0, 1)[:, :, 1]], {"groups": 4})  # 3 channels of each
 
 
 def test_a_filter_of_256_rows():
     """188335"""
     x, weight = make((3, 8, 256, 5), torch.float32), make((16, 1, 256, 1), torch.float32)
-    _check(F.conv2d, [x, weight], {"groups": 8})
+    check(F.conv2d, [x, weight], {"groups": 8})
 
 
 def test_more_than_65536_channels():
     """129207"""
     x, weight, bias = (make(s, torch.float32) for s in ((1, 1, 3), (65_537, 1, 3), (65_537,)))
-    _check(F.conv1d, [x, weight, bias], {"padding": 1})
-    _check(F.conv1d, [weight[None, :, 0], make((2, 65_537, 1), torch.float32)], {})
+    check(F.conv1d, [x, weight, bias], {"padding": 1})
+    check(F.conv1d, [weight[None, :, 0], make((2, 65_537, 1), torch.float32)], {})
 
 
 def test_three_dimensions_of_contiguous_inputs():
     """197114"""
-    _check(
+    check(
         F.conv3d, [make((1, 9, 4, 6, 5), torch.float32), make((8, 9, 3, 3, 3), torch.float32)], {}
     )
 
@@ -263,7 +197,7 @@ def test_expanded_gradients_and_conjugate_views():
 
 @pytest.mark.parametrize("is_transposed", [False, True])
 def test_second_gradients(is_transposed):
-    function = _function(1, is_transposed)
+    function = function_of(1, is_transposed)
 
     def penalty(x, weight):
         (grad,) = torch.autograd.grad(
