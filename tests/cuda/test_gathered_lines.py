@@ -121,6 +121,7 @@ def test_products_of_gathered_lines(tile, sizes, dtype, is_deep):
     torch.testing.assert_close(out.cpu().double(), expected, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.full
 @needs_nvrtc
 def test_convolutions_copy_packs_ahead_and_multiply_on_tensor_cores():
     """Floats are multiplied by FMA, and no kernel has more static shared memory than there is."""

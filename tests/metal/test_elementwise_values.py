@@ -70,6 +70,7 @@ def test_unary(metal_tests, flavours, pinned, layout, dtype):
     check(lambda out, x: metal_tests.unary(out, x, "metal_tests", "triple"), [x], x + x + x)
 
 
+@pytest.mark.full
 def test_unary_complex_half(metal_tests):
     x = torch.complex(whole(33), whole(33)).to(torch.complex32).to("mps")
     out = torch.empty_like(x)

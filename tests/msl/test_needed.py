@@ -108,6 +108,7 @@ def test_instantiations_are_needed_one_by_one():
     assert holds(text, "k<B>") and '"k_" "B"' in text and '"A"' not in text
 
 
+@pytest.mark.full
 def test_what_a_macro_expands_to_on_one_line_stays_short():
     kernels = " ".join(f"kernel void k{i}(device float* x) {{ x[0] = {i}; }}" for i in range(5000))
     text = needed(kernels, "k4999")

@@ -1150,6 +1150,7 @@ def test_fake_results_have_the_strides_of_real_ones(kind, device):
             assert f.stride() == r.stride()
 
 
+@pytest.mark.full
 @devices
 @pytest.mark.parametrize("p", [0.0, 0.25])
 def test_compile_in_one_graph_forward_and_backward(p, device):
