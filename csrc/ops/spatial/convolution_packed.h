@@ -3,6 +3,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <csrc/ops/common/maybe_tensor.h>
+#include <csrc/plans/plan.h>
 #include <kernels/spatial/convolution.h>
 
 #include <array>
@@ -36,7 +37,7 @@ struct Images {
 };
 
 inline constexpr Dims kOnes{1, 1, 1};
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+using plans::ceil_div;
 inline int64_t product(const Dims& sizes) { return sizes[0] * sizes[1] * sizes[2]; }
 Dims strides_of(const at::Tensor& tensor, const Dims& steps);
 int64_t offset_at(const at::Tensor& tensor, const Dims& position);

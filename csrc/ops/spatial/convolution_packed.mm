@@ -34,7 +34,7 @@ Library& packed_library() { return matmul_library("convolution_packed"); }
 
 int64_t pack_of(const Tensor& tensor) { return kConvolutionPack / tensor.element_size(); }
 int64_t in_packs(int64_t channels, const Tensor& tensor) {
-  return ceil_div(channels, pack_of(tensor)) * pack_of(tensor);
+  return plans::round_up(channels, pack_of(tensor));
 }
 
 Dims sizes_of(const Tensor& tensor) { return {tensor.size(2), tensor.size(3), tensor.size(4)}; }
@@ -205,7 +205,7 @@ int64_t divide(ConvolutionPacks& p, const Tile& tile, bool is_float) {
   const auto tiles = ceil_div(p.rows, tile.rows) * ceil_div(p.columns, tile.columns) * p.groups;
   const auto busy = is_float ? kBusyWithFloats : kBusy;
   const auto splits = std::max<int64_t>(std::min(busy / tiles, p.inner / kLeastInner), 1);
-  const auto inner = ceil_div(ceil_div(p.inner, splits), kBlock) * kBlock;
+  const auto inner = plans::round_up(ceil_div(p.inner, splits), kBlock);
   p.splits = static_cast<int32_t>(inner == 0 ? 1 : ceil_div(p.inner, inner));
   p.inner_of_split = static_cast<int32_t>(inner);
   return tiles * p.splits;
@@ -224,14 +224,25 @@ bool has_pairs(const ConvolutionPacks& p, const Tensor& result) {
          std::all_of(p.column_strides, p.column_strides + 3, is_even);
 }
 
-Tensor sums_of(const ConvolutionPacks& p, const Tensor& result) {
-  return at::empty({p.splits, p.groups, p.rows, p.columns}, result.options().dtype(at::kFloat));
-}
+bool is_float(const Tensor& tensor) { return tensor.scalar_type() == at::kFloat; }
 
-void combine(const ConvolutionPacks& p, const Tensor& result, const Tensor& sums,
-             const Tensor& bias) {
-  launch_rows(packed_library(), typed_kernel("convolution_packed_combine_", result),
-              int64_t(p.rows) * p.columns, p.groups, result, sums, bias, p);
+// Launches the product, and what adds the sums of its splits.
+void multiply(const char* kernel, const Tile& tile, ConvolutionPacks& p, const Tensor& result,
+              const Tensor& images, const Tensor& other, const Tensor& bias) {
+  const auto threadgroups = divide(p, tile, is_float(result));
+  p.has_pairs = has_pairs(p, result);
+  const bool is_split = p.splits > 1;
+  const auto sums = is_split ? at::empty({p.splits, p.groups, p.rows, p.columns},
+                                         result.options().dtype(at::kFloat))
+                             : result;
+  launch_threadgroups(packed_library(),
+                      KernelName(kernel) + (is_split ? "split_" : "") + tile.name +
+                          metal_type(result.scalar_type()),
+                      threadgroups, tile.simdgroups * 32, sums, images, other, bias, p);
+  if (is_split) {
+    launch_rows(packed_library(), typed_kernel("convolution_packed_combine_", result),
+                int64_t(p.rows) * p.columns, p.groups, result, sums, bias, p);
+  }
 }
 
 }  // namespace
@@ -280,20 +291,8 @@ void convolve_packed(const Tensor& result, const Tensor& images, const Weight& w
   // Some positions of a transposed convolution have no taps: they are the bias.
   const auto other = p.inner == 0 ? images : packed_weight(weight, taps, groups);
   const auto added = p.has_bias ? bias->contiguous() : result;
-  const bool is_float = result.scalar_type() == at::kFloat;
-  const auto tile = forward_tile(is_float, p.columns);
-  const auto threadgroups = divide(p, tile, is_float);
-  p.has_pairs = has_pairs(p, result);
-  const auto type = metal_type(result.scalar_type());
-  if (p.splits == 1) {
-    launch_threadgroups(packed_library(), KernelName("convolution_packed_") + tile.name + type,
-                        threadgroups, tile.simdgroups * 32, result, images, other, added, p);
-    return;
-  }
-  const auto sums = sums_of(p, result);
-  launch_threadgroups(packed_library(), KernelName("convolution_packed_split_") + tile.name + type,
-                      threadgroups, tile.simdgroups * 32, sums, images, other, added, p);
-  combine(p, result, sums, added);
+  multiply("convolution_packed_", forward_tile(is_float(result), p.columns), p, result, images,
+           other, added);
 }
 
 bool convolve_weight_packed(const Tensor& result, const Tensor& input, const Tensor& outputs,
@@ -318,22 +317,8 @@ bool convolve_weight_packed(const Tensor& result, const Tensor& input, const Ten
   p.inner = static_cast<int32_t>(images.size(0) * product(taps.count));
   p.other_stride = static_cast<int32_t>(of_outputs.size(1));
   p.other_group_stride = static_cast<int32_t>(of_outputs.size(1) / groups);
-  const bool is_float = result.scalar_type() == at::kFloat;
-  const auto tile = weight_tile(is_float, p.rows);
-  const auto threadgroups = divide(p, tile, is_float);
-  p.has_pairs = has_pairs(p, result);
-  const auto type = metal_type(result.scalar_type());
-  if (p.splits == 1) {
-    launch_threadgroups(packed_library(),
-                        KernelName("convolution_packed_weight_") + tile.name + type, threadgroups,
-                        tile.simdgroups * 32, result, images, of_outputs, result, p);
-    return true;
-  }
-  const auto sums = sums_of(p, result);
-  launch_threadgroups(packed_library(),
-                      KernelName("convolution_packed_weight_split_") + tile.name + type,
-                      threadgroups, tile.simdgroups * 32, sums, images, of_outputs, result, p);
-  combine(p, result, sums, result);
+  multiply("convolution_packed_weight_", weight_tile(is_float(result), p.rows), p, result, images,
+           of_outputs, result);
   return true;
 }
 
