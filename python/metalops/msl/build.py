@@ -149,9 +149,7 @@ def compile_emitted(
             precompiled.flags(host, emitted.text, flags, version(), folder) if with_header else []
         )
         last = ["-shared", source, "-o", output, "-lm"]
-        result = host.run([*flags, *header, *last])
-        if result.returncode and precompiled.reject(header, result.stderr.decode(errors="replace")):
-            result = host.run([*flags, *last])
+        result = precompiled.run(host, flags, header, last)
         if result.returncode and (options.debug or options.sanitize):
             # Compiled once more for errors in terms of the emitted text, whose positions are known here.
             _write(source, emitted.without_markers())

@@ -31,7 +31,7 @@ from . import (
     signatures,
     tensors,
 )
-from .checked import Checked, Finding
+from .checked import Checked, Finding, let_pass
 from .rules import RULES, Rule, rule
 from .sources import Wanted
 
@@ -112,10 +112,6 @@ def check_up(
     )
 
 
-def _let_pass(message: str, offset: int) -> None:
-    """Takes what Metal forbids, which compiled.py reports."""
-
-
 def _check(read: Callable[[], Preprocessed], language: int, is_checked, compiles: bool) -> Checkup:
     try:
         preprocessed = read()
@@ -131,11 +127,11 @@ def _check(read: Callable[[], Preprocessed], language: int, is_checked, compiles
             for d in error.diagnostics
         ]
         return Checkup(findings, [])
-    program = Program(preprocessed.parsed, _let_pass)
-    present = present_part(program, _let_pass)
+    program = Program(preprocessed.parsed, let_pass)
+    present = present_part(program, let_pass)
     lines = LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources))
     with contextlib.suppress(ProgramError):  # compiled.py reports it
-        program = with_parameters(program, lines, _let_pass)
+        program = with_parameters(program, lines, let_pass)
     checked = Checked(
         program.source,
         program,

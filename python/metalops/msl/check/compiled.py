@@ -106,7 +106,5 @@ def _compile(emitted: HostCode, language: int) -> tuple[str, str]:
         with open(path, "w", encoding="latin-1") as stream:
             stream.write(emitted.without_markers() + _assertions(emitted))
         header = precompiled.flags(host, emitted.text, flags, version(), folder)
-        result = host.run([*flags, *header, "-fsyntax-only", path])
-        if result.returncode and precompiled.reject(header, result.stderr.decode(errors="replace")):
-            result = host.run([*flags, "-fsyntax-only", path])
+        result = precompiled.run(host, flags, header, ["-fsyntax-only", path])
     return result.stderr.decode(errors="replace"), path

@@ -25,7 +25,7 @@ from ..source.locations import LineMap
 from ..source.parse import STAGES, Source, Word
 from ..source.preprocess import Preprocessed
 from ..source.vocabulary import FRAGMENT_FUNCTIONS
-from .checked import Finding
+from .checked import Finding, let_pass
 from .messages import errors, place_of
 from .rules import rule
 from .sources import library_words
@@ -217,10 +217,6 @@ _COPIED = re.compile(r"^no matching constructor for initialization of '(?:\w+::)
 _FAILED = re.compile(r"substitution failure \[with \w+ = (?:\w+::)*(\w+)\]")
 
 
-def _let_pass(message: str, offset: int) -> None:
-    """Takes what Metal forbids: the other groups of rules say it."""
-
-
 def check(
     preprocessed: Preprocessed, present: Program, is_wanted: Callable[[str], bool]
 ) -> list[Finding]:
@@ -231,7 +227,7 @@ def check(
         return []
     lines = LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources))
     try:
-        program = with_parameters(present, lines, _let_pass)
+        program = with_parameters(present, lines, let_pass)
     except ProgramError:
         return []  # compiled.py says the same
     text, runs = _rewritten(program.source, program)

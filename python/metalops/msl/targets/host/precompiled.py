@@ -13,6 +13,7 @@ import contextlib
 import functools
 import os
 import re
+import subprocess
 from collections.abc import Sequence
 
 from ... import cache
@@ -53,6 +54,16 @@ def flags(
         stream.write(begin[0])
     os.symlink(path, header + ".gch")
     return ["-include", header]
+
+
+def run(
+    host: Compiler, flags: Sequence[str], header: Sequence[str], last: Sequence[str]
+) -> subprocess.CompletedProcess:
+    """Runs a compiler with the flags of a precompiled header, and without these if it rejects the file."""
+    result = host.run([*flags, *header, *last])
+    if result.returncode and reject(header, result.stderr.decode(errors="replace")):
+        result = host.run([*flags, *last])
+    return result
 
 
 def reject(flags: Sequence[str], messages: str) -> bool:
