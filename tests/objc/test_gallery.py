@@ -100,10 +100,24 @@ def test_memory_of_numpy_that_is_not_aligned(gallery):
             assert length_of(library, tensor) == 4096
 
 
+def error_of_length(library, memory):
+    library.error_of_length.restype = ctypes.c_char_p
+    return library.error_of_length(memory).decode()
+
+
 def test_memory_of_a_cpu_tensor_is_no_buffer(gallery):
     library = gallery("torch_stream")
-    library.error_of_length.restype = ctypes.c_char_p
     tensor = torch.zeros(1000)  # alive: the address of freed memory may be given to the device
-    message = library.error_of_length(pointer(tensor)).decode()
+    message = error_of_length(library, pointer(tensor))
     assert "-[MTLBuffer length]: the memory at 0x" in message
     assert "is not of the mps device; is it that of a CPU tensor?" in message
+
+
+# A block's size stands in front of it; malloc gives the same bytes to CPU tensors.
+def test_memory_of_a_freed_tensor_is_no_buffer(gallery):
+    library = gallery("torch_stream")
+    tensors = [torch.empty(1000, device="mps") for _ in range(100)]
+    blocks = [pointer(tensor) for tensor in tensors]
+    assert not any(error_of_length(library, block) for block in blocks)
+    del tensors
+    assert all(error_of_length(library, block) for block in blocks)

@@ -217,9 +217,17 @@ void uncount(size_t bytes) {
 
 // Precedes a block from malloc, at the end of its alignment padding.
 struct Header {
-  void* start;
-  size_t bytes;
+  uint32_t bytes;  // fewer than kLargeFrom
+  uint32_t padding;
+  uint64_t check;  // no other memory has this value in front of it, but by a chance of 1 in 2^64
 };
+static_assert(kLargeFrom <= std::numeric_limits<uint32_t>::max());
+
+Header make_header(const void* memory, uint32_t bytes, uint32_t padding) {
+  constexpr uint64_t kFraction = 0x9E3779B97F4A7C15;  // of the golden ratio: any odd number
+  const uint64_t sizes = uint64_t{bytes} << 32 | padding;
+  return {bytes, padding, (sizes ^ kFraction) * kFraction ^ reinterpret_cast<uintptr_t>(memory)};
+}
 
 Header& header_of(void* memory) {
   return *reinterpret_cast<Header*>(static_cast<char*>(memory) - sizeof(Header));
@@ -262,7 +270,9 @@ void* allocate_small(size_t bytes) {
   if (start == nullptr) return nullptr;
   const uintptr_t first = reinterpret_cast<uintptr_t>(start) + sizeof(Header);
   void* const memory = reinterpret_cast<void*>((first + kAlignment - 1) / kAlignment * kAlignment);
-  header_of(memory) = {start, bytes};
+  const auto padding = static_cast<char*>(memory) - static_cast<char*>(start);
+  header_of(memory) =
+      make_header(memory, static_cast<uint32_t>(bytes), static_cast<uint32_t>(padding));
   return memory;
 }
 
@@ -281,9 +291,10 @@ void free_when_unused(void* memory) {
 
 void release_block(void* memory) {
   exec::note_free(memory);
-  const Header& header = header_of(memory);
+  // The header is cleared, since malloc may give the same address to others.
+  const Header header = std::exchange(header_of(memory), {});
   uncount(header.bytes);
-  std::free(header.start);
+  std::free(static_cast<char*>(memory) - header.padding);
 }
 
 void release_large_block(void* memory) {
@@ -369,9 +380,8 @@ ssize_t bytes_of(const void* memory) {
   unsigned char in_core;
   auto* page = reinterpret_cast<void*>((address - 1) / page_size() * page_size());
   if (address % page_size() == 0 && mincore(page, 1, &in_core) != 0) return -1;
-  const Header& header = header_of(const_cast<void*>(memory));
-  const uintptr_t before = address - reinterpret_cast<uintptr_t>(header.start);
-  const bool is_block = before >= sizeof(Header) && before < sizeof(Header) + kAlignment;
+  const Header header = header_of(const_cast<void*>(memory));
+  const bool is_block = header.check == make_header(memory, header.bytes, header.padding).check;
   return is_block ? static_cast<ssize_t>(header.bytes) : -1;
 }
 
