@@ -54,6 +54,16 @@ RIGHT = {
           out[1] = float4(float3(c), half(1));
           out[2] = float4(vec<float, 2>(1, 2), 3, 4);
         }""",
+    "a vector of several values in a template that is called twice": """
+        template <typename V> struct Packs;
+        template <> struct Packs<float4> {
+          template <typename T> static void store(device T* to, float4 x) {
+            *reinterpret_cast<device vec<T, 4>*>(to) = vec<T, 4>(T(x.x), T(x.y), T(x.z), T(x.w));
+          }
+        };
+        template <typename V, int N, typename T> void fill(device T* out) { Packs<V>::store(out, V(N)); }
+        kernel void k(device half* out) { fill<float4, 1>(out); fill<float4, 2>(out + 4); }
+    """,
     "copies of structures out of any address space": """
         struct Pair { float a, b; static Pair zero() { return Pair{0, 0}; } };
         template <typename T> T or_zero(device const T* x, uint i) { return i < 3 ? x[i] : T::zero(); }

@@ -212,9 +212,14 @@ _FILTERS = [
 ]
 
 
-# clang reports the copy in a template once; for later calls the template has no such specialisation.
+# clang reports what is in a template once; for later calls the template has no such specialisation. The same holds for a function
+# that returns a copy of a structure.
 _COPIED = re.compile(r"^no matching constructor for initialization of '(?:\w+::)*(\w+)'")
 _FAILED = re.compile(r"substitution failure \[with \w+ = (?:\w+::)*(\w+)\]")
+_INSTANCE = re.compile(
+    r"^in instantiation of function template specialization '.*?(\w+)<[^:]*' requested here$"
+)
+_CALL = re.compile(r"^no matching (?:member )?function for call to '(\w+)'$")
 
 
 def check(
@@ -238,14 +243,25 @@ def check(
     if any(_is_left_out(message.text) for message in messages):
         return []
     copied: set[str] = set()  # structures that functions return out of any address space
+    left_out: set[str] = set()  # function templates with messages that are left out
     for message in messages:
         at = place_of(message, emitted.position, is_wanted)
         text, notes = _readable(message.text), [_readable(note) for note in message.notes]
         if any(f.leaves_out(text, notes) for f in _FILTERS):
             copied.update(_COPIED.findall(text))
+            left_out.update(_INSTANCE.findall(notes[0] if notes else ""))
+        elif _is_later_call(text, notes, left_out):
+            pass
         elif at is not None and not copied.intersection(_FAILED.findall(" ".join(notes))):
             found.append(Finding(at.file, at.line, at.column, OPENCL.name, text))
     return found
+
+
+def _is_later_call(text: str, notes: list[str], left_out: set[str]) -> bool:
+    call = _CALL.match(text)
+    candidates = [note for note in notes if note.startswith("candidate")]
+    failed = [note for note in candidates if "substitution failure" in note]
+    return call is not None and call[1] in left_out and len(failed) == len(candidates) > 0
 
 
 _UNKNOWN = re.compile(
