@@ -98,7 +98,9 @@ def test_simdgroup_barrier():
     assert torch.equal(out, (torch.arange(256, dtype=torch.int32) ^ 31) * 100 + 19)
 
 
-@pytest.mark.reported("some threads do not reach the barrier")
+@pytest.mark.reported(
+    "some threads do not reach the barrier, and lanes write one value to one element"
+)
 def test_lanes_at_different_barriers_are_an_error_that_names_both():
     out = torch.zeros(2, dtype=torch.int32)
     with pytest.raises(RuntimeError, match="deadlock in kernel 'different_barriers'") as error:

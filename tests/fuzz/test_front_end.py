@@ -21,6 +21,7 @@ FOUND = {
     "a kernel that is a conversion": "<typename T>()operator x kernel(){",
     "a directive that is not closed": "#if 1\nkernel void k() {}",
     "an alias of no namespace": "namespace metalops=.y;(",
+    "a declaration that declares nothing": "struct{threadgroupthreadgroup{return;<}four;",
     "two words run together": "kernel void k(devicevertex float* out) {}",
 }
 

@@ -129,9 +129,10 @@ def test_a_launch_takes_one_lock_more_than_torchs_cpu_operator_and_no_memory(cou
     assert blocks <= torchs_blocks + LONG_NAMES[kind]
 
 
-def test_a_stand_in_takes_no_lock(counted):
+def test_a_stand_in_takes_two_locks_more_than_torchs_cpu_operator(counted):
+    """The size of the memory that it adopts is noted, for MTLBuffer, and forgotten when that is freed."""
     (torchs_locks, _), (locks, _) = (side["stand-in"] for side in counted)
-    assert locks <= torchs_locks
+    assert locks <= torchs_locks + 2
 
 
 def test_a_launch_in_objective_c_takes_as_many_locks_as_one_in_python_and_no_memory(count):

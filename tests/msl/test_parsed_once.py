@@ -125,3 +125,12 @@ def _whole_searches(monkeypatch, kernels):
 def test_the_whole_text_is_searched_as_often_for_many_kernels(monkeypatch):
     once = _whole_searches(monkeypatch, 3)
     assert once and _whole_searches(monkeypatch, 9) == once
+
+
+def test_a_program_may_import_the_parser_anew(monkeypatch):
+    """As tests with pytester do, which forgets modules that were imported meanwhile."""
+    emit(preprocess_text(DECLARED + KERNELS.format(0), None, Options(language=310)))
+    with monkeypatch.context() as forgotten:
+        for name in [name for name in sys.modules if name.split(".")[0].startswith("tree_sitter")]:
+            forgotten.delitem(sys.modules, name)
+        assert emit(preprocess_text(DECLARED + KERNELS.format(1), None, Options(language=310)))

@@ -4,6 +4,7 @@
 #include <ATen/ops/batch_norm_update_stats.h>
 #include <ATen/ops/empty.h>
 #include <csrc/ops/common/maybe_tensor.h>
+#include <csrc/ops/common/outputs.h>
 #include <metalops/checks.h>
 #include <metalops/library.h>
 #include <metalops/stock.h>
@@ -76,8 +77,8 @@ Tensor elemt(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& 
 Tensor& elemt_out(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
                   const Tensor& mean, const Tensor& invstd, double /*eps*/, Tensor& out) {
   const auto result = normalised(input, weight, bias, mean, invstd);
-  out.resize_(result.sizes());
-  return out.copy_(result);
+  metalops::resize_and_copy(result, out);
+  return out;
 }
 
 void update(const MaybeTensor& average, const Tensor& value, double momentum) {

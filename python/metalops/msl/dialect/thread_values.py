@@ -67,8 +67,10 @@ def _values(program: Program) -> Iterator[_Value]:
     source = program.source
     for node, _, head in program.declarations:
         declarators = node.children_by_field_name("declarator")
+        if not declarators:
+            continue
         ends = [d.start_byte for d in declarators[1:]] + [source.next_code(node.end_byte)]
-        leading = source.attributes_in(head, declarators[0].start_byte) if declarators else []
+        leading = source.attributes_in(head, declarators[0].start_byte)
         for declarator, end in zip(declarators, ends, strict=True):
             attributes = [*source.attributes_in(declarator.start_byte, end), *leading]
             attribute = next((a.name for a in attributes if a.name in THREAD_ATTRIBUTES), None)

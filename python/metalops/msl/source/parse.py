@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .queries import Queries
+from .queries import Queries, tree_sitter
 
 ADDRESS_SPACES = ("device", "constant", "thread", "threadgroup", "threadgroup_imageblock")
 STAGES = ("kernel", "vertex", "fragment")
@@ -77,10 +77,9 @@ class Literal(NamedTuple):
 
 @functools.cache
 def _language():
-    import tree_sitter
     import tree_sitter_cpp
 
-    return tree_sitter.Language(tree_sitter_cpp.language())
+    return tree_sitter().Language(tree_sitter_cpp.language())
 
 
 class Source:
@@ -92,8 +91,6 @@ class Source:
         self.words: list[Word] = []
         self.literals: list[Literal] = []
         self.masked = self._mask()
-        import tree_sitter
-
         # The grammar parses `long(x)` as a declaration; under a name of the same length it is a call.
         parsed = _CONVERSION.sub(lambda match: "_" * len(match.group()), self.masked)
         # It has packs of references, and none of pointers: such a node's text tells what it is.
@@ -102,7 +99,7 @@ class Source:
         parsed = _TYPENAME.sub(
             lambda match: match.group().rstrip().ljust(len(match.group()), "_"), parsed
         )
-        self.tree = tree_sitter.Parser(_language()).parse(parsed.encode("latin-1"))
+        self.tree = tree_sitter().Parser(_language()).parse(parsed.encode("latin-1"))
         self.root = self.tree.root_node
         self._queries = Queries(_language(), self.root)
         self._attribute_starts = [a.start for a in self.attribute_lists]

@@ -99,16 +99,21 @@ class Queries:
 
 
 @functools.cache
-def _query(language, text: str):
-    import tree_sitter
+def tree_sitter():
+    """Returns the module of this name. A program may forget it and import another one, as tests with pytester do, whose
+    classes do not take objects of these."""
+    import tree_sitter as module
 
-    return tree_sitter.Query(language, text)
+    return module
+
+
+@functools.cache
+def _query(language, text: str):
+    return tree_sitter().Query(language, text)
 
 
 def _cursor(language, text: str):
-    import tree_sitter
-
-    return tree_sitter.QueryCursor(_query(language, text))
+    return tree_sitter().QueryCursor(_query(language, text))
 
 
 @functools.cache

@@ -321,7 +321,9 @@ class Thunks:
                 lines.append(f"const auto msl_argument_{position} = {_INTERNAL}::{made};")
             if p.kind != "buffer":
                 continue
-            holder = "placed_argument" if self._is_placed(kernel, p) else "buffer_argument"
+            holder = "buffer_argument" if p.switch is None else "optional_argument"
+            if self._is_placed(kernel, p):
+                holder = "placed_argument"
             lines.append(
                 f"const {_SUPPORT}::{holder}<msl_types_{number}::parameter<{position}>> "
                 f"msl_argument_{position}(msl_launch, {self._index(number, position, p)});"

@@ -182,22 +182,12 @@ struct buffer_argument<T&> {
       : pointer(static_cast<T*>(launch->buffers[index])) {}
   inline __attribute__((always_inline)) T& get() const { return *pointer; }
 };
-#ifdef MSL_SANITIZE_ADDRESS
-// Read in place, so that reads beyond the bound memory are detected where they happen.
 template <class T>
-struct buffer_argument<const T&> {
-  const T* pointer;
-  inline __attribute__((always_inline)) buffer_argument(const Launch* launch, u32 index)
-      : pointer(static_cast<const T*>(launch->buffers[index])) {}
-  inline __attribute__((always_inline)) const T& get() const { return *pointer; }
-};
-#else
-template <class T>
-struct buffer_argument<const T&> {
+struct value_argument {
   union {
     T value;
   };
-  inline __attribute__((always_inline)) buffer_argument(const Launch* launch, u32 index) {
+  inline __attribute__((always_inline)) value_argument(const Launch* launch, u32 index) {
     const void* from = launch->buffers[index];
     const u64 bytes = launch->buffer_bytes[index];
     if (bytes >= sizeof(T)) {
@@ -209,7 +199,44 @@ struct buffer_argument<const T&> {
   }
   inline __attribute__((always_inline)) const T& get() const { return value; }
 };
+#ifdef MSL_SANITIZE_ADDRESS
+// Read in place, so that reads beyond the bound memory are detected where they happen.
+template <class T>
+struct buffer_argument<const T&> {
+  const T* pointer;
+  inline __attribute__((always_inline)) buffer_argument(const Launch* launch, u32 index)
+      : pointer(static_cast<const T*>(launch->buffers[index])) {}
+  inline __attribute__((always_inline)) const T& get() const { return *pointer; }
+};
+#else
+template <class T>
+struct buffer_argument<const T&> : value_argument<T> {
+  using value_argument<T>::value_argument;
+};
 #endif
+
+// An argument that a function constant may switch off, which then has no memory: C++ has no
+// reference to none.
+template <class P>
+struct optional_argument : buffer_argument<P> {
+  using buffer_argument<P>::buffer_argument;
+};
+template <class T>
+struct optional_argument<const T&> : value_argument<T> {
+  using value_argument<T>::value_argument;
+};
+template <class T>
+struct optional_argument<T&> {
+  union {
+    T none;
+  };
+  T* pointer;
+  inline __attribute__((always_inline)) optional_argument(const Launch* launch, u32 index)
+      : pointer(static_cast<T*>(launch->buffers[index])) {}
+  inline __attribute__((always_inline)) T& get() const {
+    return pointer != nullptr ? *pointer : const_cast<T&>(none);
+  }
+};
 
 // An argument whose address the kernel takes: a read-only reference that must refer to the buffer.
 template <class P>
