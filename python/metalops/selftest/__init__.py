@@ -18,7 +18,7 @@ from typing import TextIO
 import torch
 
 from .._cli.info import describe, library_lines
-from . import gpu_family, interfaces, models, operators
+from . import fixes, gpu_family, interfaces, models, operators
 from .check import Check
 
 FILE = "metalops_selftest.txt"
@@ -31,6 +31,7 @@ def parts() -> dict[str, Callable[[], Iterator[Check]]]:
         "operators of metalops.ops": operators.pointwise,
         "gradients of metalops.ops": operators.gradients,
         "ATen operators": operators.aten,
+        "operators of the fixes": fixes.checks,
         "attention": models.attention,
         "products": models.products,
         "quantised weights": models.quantised,

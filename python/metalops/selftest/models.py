@@ -136,7 +136,7 @@ def _made_of(kind: str) -> Iterator[None]:
             os.environ["METALOPS_MATMUL"] = before
 
 
-def _in_both_ways(run: Callable[[], None]) -> Callable[[], None]:
+def in_both_ways(run: Callable[[], None]) -> Callable[[], None]:
     """Runs with Metal 4's tensors, if the system has them, and with simdgroup matrices."""
 
     def both() -> None:
@@ -160,14 +160,14 @@ def products() -> Iterator[Check]:
 
                 _compare(function, (x, weight, bias), dtype, grad=True)
 
-            yield Check(f"linear_act, {activation}, {dtype_name(dtype)}", _in_both_ways(linear))
+            yield Check(f"linear_act, {activation}, {dtype_name(dtype)}", in_both_ways(linear))
 
         def grouped(dtype=dtype):
             _compare(
                 torch.ops.aten._grouped_mm, (x, experts, ends), dtype, grad=dtype == torch.bfloat16
             )
 
-        yield Check(f"grouped_mm {dtype_name(dtype)}", _in_both_ways(grouped))
+        yield Check(f"grouped_mm {dtype_name(dtype)}", in_both_ways(grouped))
 
     def wide():
         for dtype in (torch.float16, torch.bfloat16):
@@ -205,7 +205,7 @@ def products() -> Iterator[Check]:
         ("_scaled_mm", scaled),
         ("_scaled_grouped_mm", scaled_groups),
     ):
-        yield Check(name, _in_both_ways(run))
+        yield Check(name, in_both_ways(run))
 
 
 # ---- quantised weights ---------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def quantised() -> Iterator[Check]:
                     actual = ops.quantized_linear(*to_device(args, "mps"), **options)
                     assert_near(actual, x.float() @ unpacked.t(), _FORWARD[dtype], args)
 
-            yield Check(f"{mode} of {bits} bits, {dtype_name(dtype)}", _in_both_ways(run))
+            yield Check(f"{mode} of {bits} bits, {dtype_name(dtype)}", in_both_ways(run))
 
     for name, known in _gguf_formats.TYPES.items():
 

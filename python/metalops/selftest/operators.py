@@ -378,6 +378,27 @@ _LATER_TORCHS = {
 }
 
 
+def compare(
+    name: str,
+    function: Callable[..., Any],
+    operands: tuple[Tensor, ...],
+    dtype: torch.dtype,
+    has_gradient: bool,
+) -> None:
+    """Compares a function of contiguous and of strided operands with the CPU, and its gradients. name: in the tolerance policy."""
+    args = tuple(x.to(dtype) if x.is_floating_point() else x for x in operands)
+    strided = tuple(_with_step(x) if x.dim() == 1 else x.mT.contiguous().mT for x in args)
+    cases = (Case("contiguous", args), Case("strided", strided))
+
+    def both(case):
+        reference = _of_float64(function)
+        check_forward(function, reference, case, "mps", name=name)
+        if has_gradient:
+            check_gradient(function, reference, case, "mps", name=name)
+
+    _reporting_inputs(both, iter(cases))
+
+
 def aten() -> Iterator[Check]:
     """Checks contiguous and strided operands, results and gradients."""
     left_to_torch = {name for name, reason in _C.shared_overloads() if not reason}
@@ -385,23 +406,6 @@ def aten() -> Iterator[Check]:
         dtypes = aten_dtypes(operands)
         is_single = name in _SINGLE or _LATER_TORCHS.get(name) in left_to_torch
         for dtype in dtypes[:1] if is_single else dtypes:
-
-            def run(
-                name=name, function=function, operands=operands, dtype=dtype, grad=differentiable
-            ):
-                args = tuple(x.to(dtype) if x.is_floating_point() else x for x in operands)
-                strided = tuple(
-                    _with_step(x) if x.dim() == 1 else x.mT.contiguous().mT for x in args
-                )
-                cases = (Case("contiguous", args), Case("strided", strided))
-
-                def both(case):
-                    reference = _of_float64(function)
-                    check_forward(function, reference, case, "mps", name=name)
-                    if grad:
-                        check_gradient(function, reference, case, "mps", name=name)
-
-                _reporting_inputs(both, iter(cases))
-
+            run = functools.partial(compare, name, function, operands, dtype, differentiable)
             yield Check(f"{name} {dtype_name(dtype)}", run)
     yield from _factories()
