@@ -7,6 +7,7 @@
 #include <csrc/ops/common/int32.h>
 #include <csrc/ops/common/maybe_tensor.h>
 #include <csrc/ops/common/typed_kernel.h>
+#include <csrc/ops/training/batch_norm_stats.h>
 #include <kernels/training/batch_norm_stats.h>
 #include <metalops/checks.h>
 #include <metalops/kernel_name.h>
@@ -108,29 +109,18 @@ Parts reduce_parts(const Tensor& samples, const metalops::BatchNormStatsParamete
                       static_cast<uint32_t>(across));
 }
 
-std::tuple<Tensor, Tensor> update_stats(const Tensor& input, const MaybeTensor& maybe_running_mean,
-                                        const MaybeTensor& maybe_running_var, double momentum) {
-  constexpr const char* kName = "batch_norm_update_stats";
-  const auto running_mean = maybe_running_mean.value_or(Tensor());
-  const auto running_var = maybe_running_var.value_or(Tensor());
-  metalops::check_same_device(
-      kName, {{input, "input"}, {running_mean, "running_mean"}, {running_var, "running_var"}});
-  const auto type = input.scalar_type();
-  metalops::check_metal_float(kName, type);
-  const bool mixed = at::native::is_mixed_type(input, running_mean, running_var);
-  if (mixed) {
-    at::native::check_mixed_data_type(input, running_mean, running_var);
-  }
-  const auto stats_type = mixed ? at::kFloat : type;
-  for (const auto& average : {running_mean, running_var}) {
-    TORCH_CHECK(!average.defined() || average.scalar_type() == stats_type, "expected scalar type ",
-                stats_type, " but found ", average.scalar_type());
-  }
+}  // namespace
+
+namespace metalops {
+
+std::tuple<Tensor, Tensor> batch_norm_stats(const Tensor& input, const Tensor& running_mean,
+                                            const Tensor& running_var, double momentum,
+                                            at::ScalarType stats_type) {
   const auto channels = input.size(1);
   TORCH_CHECK(input.numel() != 0,
               "input tensor must have at least one element, but got input_sizes = ", input.sizes());
 
-  metalops::BatchNormStatsParameters parameters{};
+  BatchNormStatsParameters parameters{};
   parameters.running_mean_stride = check_average(running_mean, "running_mean", channels);
   parameters.running_var_stride = check_average(running_var, "running_var", channels);
   const auto samples = input.reshape({input.size(0), channels, -1});
@@ -157,18 +147,41 @@ std::tuple<Tensor, Tensor> update_stats(const Tensor& input, const MaybeTensor& 
   const auto& variance_average = running_var.defined() ? running_var : means;
   if (in_parts(samples, parameters)) {
     const auto parts = reduce_parts(samples, parameters);
-    metalops::launch_threadgroups(
-        kernels(), metalops::typed_kernel("batch_norm_stats_combine_", stats_type), channels,
-        threads_for(parts.count, /*each=*/16), means, variances, average, variance_average,
-        parts.moments, parameters, parts.count, parts.elements);
+    launch_threadgroups(kernels(), typed_kernel("batch_norm_stats_combine_", stats_type), channels,
+                        threads_for(parts.count, /*each=*/16), means, variances, average,
+                        variance_average, parts.moments, parameters, parts.count, parts.elements);
   } else {
-    metalops::launch_reduction(
-        kernels(), "batch_norm_stats",
-        metalops::KernelName(metalops::metal_type(type)) + "_" + metalops::metal_type(stats_type),
-        channels, parameters.outer * parameters.inner, means, variances, average, variance_average,
-        samples, parameters);
+    launch_reduction(kernels(), "batch_norm_stats",
+                     KernelName(metal_type(input.scalar_type())) + "_" + metal_type(stats_type),
+                     channels, parameters.outer * parameters.inner, means, variances, average,
+                     variance_average, samples, parameters);
   }
   return {means, variances};
+}
+
+}  // namespace metalops
+
+namespace {
+
+std::tuple<Tensor, Tensor> update_stats(const Tensor& input, const MaybeTensor& maybe_running_mean,
+                                        const MaybeTensor& maybe_running_var, double momentum) {
+  constexpr const char* kName = "batch_norm_update_stats";
+  const auto running_mean = maybe_running_mean.value_or(Tensor());
+  const auto running_var = maybe_running_var.value_or(Tensor());
+  metalops::check_same_device(
+      kName, {{input, "input"}, {running_mean, "running_mean"}, {running_var, "running_var"}});
+  const auto type = input.scalar_type();
+  metalops::check_metal_float(kName, type);
+  const bool mixed = at::native::is_mixed_type(input, running_mean, running_var);
+  if (mixed) {
+    at::native::check_mixed_data_type(input, running_mean, running_var);
+  }
+  const auto stats_type = mixed ? at::kFloat : type;
+  for (const auto& average : {running_mean, running_var}) {
+    TORCH_CHECK(!average.defined() || average.scalar_type() == stats_type, "expected scalar type ",
+                stats_type, " but found ", average.scalar_type());
+  }
+  return metalops::batch_norm_stats(input, running_mean, running_var, momentum, stats_type);
 }
 
 TORCH_LIBRARY_IMPL(aten, MPS, library) {

@@ -53,7 +53,7 @@ FIXES = {
         Fix("matmul", ("gemm",)),
         Fix("median", ("sort",), ("2.13",)),
         Fix("multinomial", ("multinomial",), ("2.13",)),
-        Fix("norm", ()),
+        Fix("norm", ("norm", "batch_norm_stats")),
         Fix("reduction", ("reduction",)),
         Fix("sort", ("sort",)),
         Fix("unique", ("unique", "sort")),

@@ -24,7 +24,7 @@ COMPOSITE = {
     "histogram": ("histogramdd",),
     "indexing": ("__getitem__", "index_select", "take_along_dim"),
     "matmul": ("matmul", "nn.functional.linear", "mv", "inner", "__rmatmul__"),
-    "norm": ("nn.functional.batch_norm", "nn.functional.instance_norm", "nn.functional.layer_norm", "nn.functional.group_norm"),
+    "norm": ("nn.functional.rms_norm", "nn.functional.batch_norm", "nn.functional.instance_norm", "nn.functional.layer_norm", "nn.functional.group_norm"),
     "reduction": ("linalg.vector_norm", "norm", "trace", "nansum"),
     "sort": ("argsort", "msort", "quantile", "nanquantile"),
     "unique": ("unique",),

@@ -1,52 +1,32 @@
-"""Normalisation with parameters of another dtype, and of tensors that are not contiguous, while the fix "norm" is on.
-
-The fix calls torch's own kernels, with contiguous tensors of one dtype, which is what these tests look at as well as at results.
-"""
-
-import contextlib
+"""Norms and their gradients in the place of stock's, while the fix "norm" is on: kernels/training/norm.metal."""
 
 import metalops
 import pytest
 import torch
-from metalops import fixes
-from metalops.testing.faults import replaced
-from metalops.testing.samples import make, to_device
+from metalops import debug, fixes
+from metalops.testing.samples import FLOATS, make, to_device
 from torch.nn import functional as F
 from torch.ops import aten
 
+from ..aten import assert_refused_as_on_the_cpu, kernels_of
 from ..spatial.helpers import layouts
 
-pytestmark = pytest.mark.skipif(
-    not metalops._is_software, reason="what torch's own kernels get is seen in the stand-ins of the software device"
-)  # fmt: skip
 NARROW = (torch.float16, torch.bfloat16)
 OPERATORS = (
-    "native_batch_norm", "native_batch_norm_backward", "_native_batch_norm_legit", "_native_batch_norm_legit.no_stats",
+    "native_batch_norm", "native_batch_norm.out", "native_batch_norm_backward",
+    "_native_batch_norm_legit", "_native_batch_norm_legit.out",
+    "_native_batch_norm_legit.no_stats", "_native_batch_norm_legit.no_stats_out",
+    "_batch_norm_with_update", "_batch_norm_with_update.out", "batch_norm_backward",
     "native_layer_norm", "native_layer_norm_backward", "native_group_norm", "native_group_norm_backward",
+    "_fused_rms_norm", "_fused_rms_norm_backward",
 )  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
-def calls():
-    """What torch's own kernels get: (operator, arguments)."""
-    seen = []
-
-    def wrong(name):
-        def call(kernel, *args, **kwargs):
-            seen.append((name, args))
-            return kernel(*args, **kwargs)
-
-        return call
-
-    with contextlib.ExitStack() as stack:
-        for name in OPERATORS:
-            stack.enter_context(replaced(name, wrong(name)))
-        stack.enter_context(metalops.enable_fixes("norm"))
-        yield seen
-    for _, args in seen:
-        tensors = [x for x in args if isinstance(x, torch.Tensor)]
-        assert len({x.dtype for x in tensors}) == 1
-        assert all(x.is_contiguous() for x in tensors if x.dim() > 1)
+def served_by_our_kernels():
+    with metalops.enable_fixes("norm"), debug.standins() as served:
+        yield
+    assert not {name.removeprefix("aten::") for name in served} & set(OPERATORS)
 
 
 def _batch(training, **options):
@@ -65,7 +45,10 @@ NORMS = {
     "instance": lambda x, w, b: F.instance_norm(x, weight=w, bias=b),
     "layer": lambda x, w, b: F.layer_norm(x.movedim(1, -1), (x.shape[1],), w, b),
     "group": lambda x, w, b: F.group_norm(x, 2, w, b),
+    "rms": lambda x, w, b: F.rms_norm(x.movedim(1, -1), (x.shape[1],), w) + b,
 }
+# rms_norm of torch rounds to half precision before it multiplies by a float32 weight.
+MIXED = [name for name in NORMS if name != "rms"]
 
 
 def _check(norm, tensors):
@@ -89,7 +72,7 @@ def _check(norm, tensors):
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
-@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("name", MIXED)
 def test_narrow_inputs_with_float32_parameters(name, dtype):
     parameters = [make((6,), torch.float32, low=0.5, high=2, seed=i) for i in (1, 2)]
     x = make((3, 6, 4, 5), dtype, low=-2, high=2)
@@ -97,15 +80,117 @@ def test_narrow_inputs_with_float32_parameters(name, dtype):
         _check(NORMS[name], [each, *parameters])
 
 
-@pytest.mark.parametrize("dtype", NARROW, ids=str)
-@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
-def test_rms_norm_is_composed_by_torch(dtype, calls):
-    """In half precision, before it multiplies by the weight."""
-    x, weight = make((9, 6), dtype, low=-2, high=2), make((6,), torch.float32, low=0.5, high=2)
-    actual = F.rms_norm(x.to("mps"), (6,), weight.to("mps")).cpu().double()
-    expected = F.rms_norm(x.double(), (6,), weight.double())
-    torch.testing.assert_close(actual, expected, rtol=2 * torch.finfo(dtype).eps, atol=0)
-    assert not calls
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("name", NORMS)
+def test_parameters_of_the_inputs_dtype(name, dtype):
+    parameters = [make((8,), dtype, low=0.5, high=2, seed=i) for i in (1, 2)]
+    x = make((3, 8, 4, 4), dtype, low=-2, high=2)
+    for each in (x, x.to(memory_format=torch.channels_last), x[:, :, :3, :3]):
+        actual = _check(NORMS[name], [each, *parameters])
+        assert actual.dtype == dtype
+
+
+# Of a simdgroup, of a threadgroup, and of threads with several packs; odd lengths have none.
+@pytest.mark.parametrize("length", [1, 7, 64, 1024, 1027, 1028, 5000, 20_000])
+def test_rows_of_any_length(length):
+    x = make((3, length), torch.float32, low=-2, high=4)
+    weight, bias = (make((length,), torch.float32, low=0.5, high=2, seed=i) for i in (1, 2))
+    _check(lambda x, w, b: F.rms_norm(x, (length,), w) + b, [x, weight, bias])
+    if length > 1:  # without a variance, the gradient is a difference of nothing
+        _check(lambda x, w, b: F.layer_norm(x, (length,), w, b), [x, weight, bias])
+        _check(lambda x: F.layer_norm(x, (length,)), [x])
+
+
+# A channel is summed in parts, and its parts are combined by more than one simdgroup's loads.
+@pytest.mark.parametrize(
+    "shape", [(40_000, 3), (3000, 70), (70, 8, 300), (2, 3, 171, 171)], ids=str
+)
+def test_channels_of_many_elements(shape):
+    x = make(shape, torch.float32, low=-1, high=3)
+    weight, bias = (make(shape[1:2], torch.float32, low=0.5, high=2, seed=i) for i in (1, 2))
+    for each in (x, x.to(memory_format=torch.channels_last)) if len(shape) == 4 else (x,):
+        _check(NORMS["batch, training"], [each, weight, bias])
+        _check(NORMS["batch, evaluation"], [each, weight, bias])
+    if shape[1] == 70:
+        _check(NORMS["layer"], [x, weight, bias])
+
+
+def test_samples_far_from_zero():
+    """The mean is subtracted before anything is squared."""
+    x = make((64, 8, 5, 5), torch.float32, low=999, high=1001)
+    parameters = [torch.ones(8), torch.zeros(8)]
+    for name in ("batch, no averages", "instance", "layer", "group"):
+        expected = NORMS[name](x.double(), *[p.double() for p in parameters])
+        actual = NORMS[name](x.to("mps"), *[p.to("mps") for p in parameters])
+        torch.testing.assert_close(actual.cpu().double(), expected, rtol=0, atol=2e-3)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 6])
+def test_groups_of_vectors_and_of_planes(groups):
+    parameters = [make((6,), torch.float32, low=0.5, high=2, seed=i) for i in (1, 2)]
+    for shape in ((9, 6, 2), (5, 6, 7), (4, 6, 2, 2)):
+        _check(
+            lambda x, w, b: F.group_norm(x, groups, w, b), [make(shape, torch.float32), *parameters]
+        )
+
+
+@pytest.mark.parametrize("name", ["batch, training", "layer", "group", "rms"])
+def test_gradients_of_gradients(name):
+    def second(x, w, b):
+        (grad,) = torch.autograd.grad(NORMS[name](x, w, b).pow(3).sum(), x, create_graph=True)
+        return grad
+
+    tensors = [
+        make((3, 4, 5), torch.float32),
+        *(make((4,), torch.float32, low=0.5, high=2, seed=i) for i in (1, 2)),
+    ]
+    wide = [t.double().requires_grad_() for t in tensors]
+    inputs = [t.to("mps").requires_grad_() for t in tensors]
+    for a, e in zip(
+        torch.autograd.grad(second(*inputs).square().sum(), inputs[:2]),
+        torch.autograd.grad(second(*wide).square().sum(), wide[:2]),
+        strict=True,
+    ):
+        torch.testing.assert_close(a.cpu().double(), e, rtol=1e-3, atol=1e-3 * e.abs().max().item())
+
+
+def test_gradients_that_nobody_wants_are_not_computed(tmp_path):
+    x, w = torch.rand(4, 6, 5, device="mps"), torch.rand(6, device="mps")
+    out, mean, rstd = aten.native_batch_norm(x, w, None, None, None, True, 0.1, 1e-5)
+    backward = lambda mask: aten.native_batch_norm_backward(
+        out, x, w, None, None, mean, rstd, True, 1e-5, mask
+    )  # noqa: E731
+    grads, kernels = kernels_of(lambda: backward([False, True, False]), tmp_path)
+    assert grads[0] is None and grads[1].shape == (6,) and grads[2] is None
+    assert kernels and not any("channels_backward" in name for name in kernels)
+
+
+def test_out():
+    x, w = make((4, 6, 5), torch.float32), make((6,), torch.float32)
+    averages = torch.zeros(6), torch.ones(6)
+    for operator, args in (
+        (aten.native_batch_norm.out, (x, w, None, *averages, True, 0.1, 1e-5)),
+        (aten._native_batch_norm_legit.out, (x, w, None, *averages, True, 0.1, 1e-5)),
+        (aten._native_batch_norm_legit.no_stats_out, (x, w, None, True, 0.1, 1e-5)),
+    ):
+        results = []
+        for device in ("cpu", "mps"):
+            outs = [torch.empty(0, device=device) for _ in range(3)]
+            operator(*to_device(args, device), out=outs[0], save_mean=outs[1], save_invstd=outs[2])
+            results.append([t.cpu() for t in outs])
+        torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
+
+
+def test_statistics_are_float32():
+    """As on CUDA, whatever the input's dtype."""
+    x = torch.rand(4, 6, 5, device="mps", dtype=torch.float16)
+    for results in (
+        aten.native_batch_norm(x, None, None, None, None, True, 0.1, 1e-5),
+        aten.native_layer_norm(x, (5,), None, None, 1e-5),
+        aten.native_group_norm(x, None, None, 4, 6, 5, 2, 1e-5),
+        aten._fused_rms_norm(x, (5,), None, 1e-5),
+    ):
+        assert all(stats.dtype == torch.float32 for stats in results[1:])
 
 
 @pytest.mark.parametrize("name", NORMS)
@@ -140,13 +225,40 @@ def test_averages_are_written(dtype):
             torch.testing.assert_close(actual.cpu(), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_what_is_contiguous_and_of_one_dtype_is_passed_on(calls):
+def test_what_is_refused_as_on_the_cpu():
+    x, w = torch.rand(2, 6, 4), torch.rand(5)
+    assert_refused_as_on_the_cpu(
+        [
+            lambda on: F.layer_norm(on(x), (5,)),
+            lambda on: aten.native_layer_norm(on(x), (4,), on(w), None, 1e-5),
+            lambda on: aten.native_group_norm(on(x), on(w), None, 2, 6, 4, 2, 1e-5),
+            lambda on: aten.native_group_norm(on(x), None, None, 2, 6, 4, 4, 1e-5),
+            lambda on: F.batch_norm(on(x), on(w), on(w)),
+            lambda on: F.batch_norm(on(x), None, None, on(w), training=True),
+            lambda on: aten.native_batch_norm(on(x[:0]), None, None, None, None, True, 0.1, 1e-5),
+        ],
+        RuntimeError,
+    )
+
+
+def test_what_ends_the_process_on_the_cpu_is_refused():
     x = torch.rand(2, 6, 4, device="mps")
-    weight = torch.rand(6, device="mps")
-    F.group_norm(x, 3, weight)
-    ((name, args),) = calls
-    assert name == "native_group_norm"
-    assert args[0].data_ptr() == x.data_ptr() and args[1].data_ptr() == weight.data_ptr()
+    with pytest.raises(
+        RuntimeError,
+        match="native_batch_norm: running_mean and running_var must be given in evaluation",
+    ):
+        aten.native_batch_norm(x, None, None, None, None, False, 0.1, 1e-5)
+    with pytest.raises(RuntimeError, match="weight should contain 6 elements not 5"):
+        aten.native_batch_norm(x, torch.ones(5, device="mps"), None, None, None, True, 0.1, 1e-5)
+    with pytest.raises(RuntimeError, match="save_mean must have 6 elements, but has 0"):
+        aten.native_batch_norm_backward(x, x, None, None, None, None, None, True, 1e-5, [True] * 3)
+    with pytest.raises(
+        RuntimeError,
+        match=r"grad_out must have the sizes \[2, 6, 4\] of the input, but has \[2, 6, 3\]",
+    ):
+        aten.native_layer_norm_backward(
+            x[..., :3], x, (4,), x[..., :1], x[..., :1], None, None, [True] * 3
+        )
 
 
 def test_parameters_of_a_narrower_dtype_are_refused_as_on_the_cpu():
@@ -193,5 +305,7 @@ def test_layer_norm_with_float32_parameters(dtype):
 
 
 def test_the_fix_names_its_operators():
+    """Of those that torch has an MPS kernel for, without which it composes rms_norm."""
     (norm,) = (fix for fix in fixes.status() if fix.name == "norm")
-    assert {f"aten::{name}" for name in OPERATORS} <= set(norm.operators)
+    composed = {name for name in OPERATORS if "rms_norm" in name}
+    assert {f"aten::{name}" for name in set(OPERATORS) - composed} <= set(norm.operators)
