@@ -15,8 +15,9 @@ from .scopes import Declaration
 from .types import NO_POINTER, Type, types_of
 
 CASTS = {"static_cast", "reinterpret_cast", "const_cast", "as_type"}
-NUMBER = Type("value", None, None, "number", False)
-COMPONENT = Type("value", None, None, "component", False)  # of a vector, which has no address
+# Names that no program can have: one may call a type of its own component.
+NUMBER = Type("value", None, None, "a number", False)
+COMPONENT = Type("value", None, None, "a component", False)  # of a vector, which has no address
 NULL = Type("value", None, None, "nullptr", False)
 _LITERALS = {
     "number_literal",

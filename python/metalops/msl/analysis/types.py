@@ -208,7 +208,7 @@ class Types:
             elif kind == "array":
                 current = Type("array", current.space, current)
             elif kind == "function":
-                current = Type("value", None, None, "function", True)
+                current = Type("value", None, None, "a function", True)
             node = following
         return Declared(current, tuple(levels))
 

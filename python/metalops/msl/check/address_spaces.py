@@ -838,7 +838,7 @@ class _Body:
             and not base.is_open
             and base.name.split("<")[0] not in self.types.classes
         ):
-            return Type("value", base.space, None, "element", False)
+            return Type("value", base.space, None, "an element", False)
         return None
 
     def _type_field_expression(self, node) -> Type | None:
@@ -861,7 +861,7 @@ class _Body:
             return _array_in(found, owner.space)
         if owner.is_open or owner.name.split("<")[0].strip() in self.types.classes:
             return None
-        return Type("value", owner.space, None, "component", False)
+        return Type("value", owner.space, None, "a component", False)
 
     def _type_binary_expression(self, node) -> Type | None:
         operator = self.source.node_text(node.child_by_field_name("operator"))
