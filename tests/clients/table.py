@@ -56,9 +56,16 @@ CLIENTS: dict[str, Client] = {
     "relu": _of_hub("relu", "tests"),
     "bitsandbytes-mps": _of_hub("bitsandbytes-mps", "tests"),
     "metal-flash-sdpa": _of_hub("metal-flash-sdpa", "tests"),
-    "paged-attention": _of_hub("paged-attention", "tests"),
+    # A folder of its tests is called kernels, too.
+    "paged-attention": _of_hub("paged-attention", "--import-mode=importlib", "tests"),
     "causal-conv1d-mps": Client("causal-conv1d-mps", (f"{PYTEST} test.py",), (IN_PLACE,)),
-    "mps-deform-conv": _of_mpsops("mps-deform-conv"),
+    "mps-deform-conv": _of_mpsops(
+        "mps-deform-conv",
+        {
+            "test_bf16_precision_acceptable": "its bound of 3 % for the mean relative error holds for some random inputs only: "
+            "results near zero decide"
+        },
+    ),
     "mps-conv3d": _of_mpsops("mps-conv3d"),
     "mps-carafe": _of_mpsops("mps-carafe"),
     "mps-correlation": _of_mpsops(
@@ -79,7 +86,22 @@ CLIENTS: dict[str, Client] = {
     ),
     "natten-mps": Client("natten-mps", (f"{PYTEST} tests",), path=("src",)),
     # Its package asks platform.system() which back end it has.
-    "mtlgemm": Client("mtlgemm", (f"{BUILD_MAC} {PYTEST} tests",), (IN_PLACE,), changes=CXX20),
+    "mtlgemm": Client(
+        "mtlgemm",
+        (f"{BUILD_MAC} {PYTEST} tests",),
+        (IN_PLACE,),
+        known=dict.fromkeys(
+            (
+                "test_fwd_vs_manual_im2col",
+                "test_bwd_grad_values",
+                "test_bwd_large_channels_error_bound",
+                "test_cross_algorithm_bwd_parity",
+                "test_spconv_bwd_grad_values",
+            ),
+            "its bounds are below the rounding of sums of float32 products, for random inputs without a seed",
+        ),
+        changes=CXX20,
+    ),
     "mtlbvh": Client("mtlbvh", (f"{PYTEST} tests",), (IN_PLACE,), changes=CXX20),
     # So does this one, and skips its tests without one.
     "mtlmesh": Client(
@@ -97,6 +119,38 @@ CLIENTS: dict[str, Client] = {
         "ThunderMittens",
         (f"{BUILD_MAC} {PYTEST} tk_torch/tests/test_mps.py",),
         folder="ThunderMittens/kernels",
+        changes=(("tk_torch/__init__.py", "-std=c++17", "-std=c++20"),),
+    ),
+    # Its kernels are for Apple silicon, which it asks platform for.
+    "mps-pointops": Client(
+        "mps-pointops",
+        ("{python} -m metalops build-mac --machine arm64 -- " + PYTEST + " tests",),
+    ),
+    # Its CMake project downloads three libraries of headers, whose checkouts are given instead; OpenCV has to be installed.
+    "OpenSplat": Client(
+        "OpenSplat",
+        (f"{PYTEST} {{clients}}/opensplat.py",),
+        (
+            f"sh -c '{BUILD_MAC} cmake -S . -B build -GNinja -DGPU_RUNTIME=MPS -DOPENSPLAT_BUILD_SIMPLE_TRAINER=ON "
+            '-DCMAKE_PREFIX_PATH=$({python} -c "import torch; print(torch.utils.cmake_prefix_path)") '
+            "-DFETCHCONTENT_SOURCE_DIR_NLOHMANN_JSON={json} -DFETCHCONTENT_SOURCE_DIR_NANOFLANN={nanoflann} "
+            "-DFETCHCONTENT_SOURCE_DIR_CXXOPTS={cxxopts}'",
+            f"{BUILD_MAC} cmake --build build --target simple_trainer gsplat_metal",
+        ),
+        needs=("json", "nanoflann", "cxxopts"),
+    ),
+    # Its tests run with an installed tilelang, whose packages for Linux generate Metal, too.
+    "tilelang": Client(
+        "tilelang",
+        (
+            f"{PYTEST} -p tilelang_metal python/metal",
+            f"env METAL4=1 {PYTEST} -p tilelang_metal python/metal",
+        ),
+        copied="testing",
+        known={
+            "execute_on_metal[tvm_ffi]": "its host code is for TVM's own runtime for Metal, which packages for Linux do not have",
+            "test_metal_codegen.test_gemm_float32": "its bound is that two sums of 1,024 products in float32 are equal",
+        },
     ),
     # Its tests ask sys.platform whether they run on a Mac.
     "helion": Client(
