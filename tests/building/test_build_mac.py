@@ -345,6 +345,32 @@ def test_metal_lists_what_it_has_read(tmp_path):
     ]
 
 
+def test_metal_preprocesses(tmp_path, capsys):
+    (tmp_path / "include" / "deep").mkdir(parents=True)
+    (tmp_path / "include" / "deep" / "b.h").write_text("#pragma once\n#define VALUE 2\n")
+    (tmp_path / "include" / "a.h").write_text(
+        '#include <metal_math>\n#include "deep/b.h"\nint a;\n'
+    )
+    source = tmp_path / "a.metal"
+    source.write_text(
+        '// A comment.\n#include <metal_stdlib>\n#include "a.h"\n#include "deep/b.h"\nint b = VALUE + WORD;\n'
+    )
+    flags = ["-E", "-P", "-CC", "-C", "-H", "-w", "-DWORD=3", f"-I{tmp_path / 'include'}"]
+    assert tools.main("metal", ["-x", "metal", *flags, str(source)]) == 0
+    printed = capsys.readouterr()
+    include = tmp_path / "include"
+    assert printed.err.splitlines() == [f". {include}/a.h", f".. {include}/deep/b.h"]
+    assert printed.out.split() == "int a; int b = 2 + 3;".split()
+    output = tmp_path / "a.i"
+    assert tools.main("metal", [*flags[:1], *flags[5:], str(source), "-o", str(output)]) == 0
+    text = output.read_text()
+    assert f'# 1 "{include}/a.h" 1' in text and "int b = 2 + 3;" in text
+    assert capsys.readouterr() == ("", "")
+    source.write_text('#include "absent.h"\n')
+    assert tools.main("metal", ["-E", str(source)]) == 1
+    assert "absent.h" in capsys.readouterr().err
+
+
 def test_a_file_that_is_no_air_is_not_linked(tmp_path, capsys):
     (tmp_path / "a.air").write_bytes(b"MTLB" + bytes(10))
     assert "compiled for Apple GPUs" in refused(capsys, "metallib", str(tmp_path / "a.air"))

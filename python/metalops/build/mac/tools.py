@@ -7,7 +7,9 @@ neither torch nor the device.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -55,10 +57,12 @@ _IMPOSSIBLE = {
     "-framework": "linking with a framework",
     "-S": "the assembly of GPU code",
     "-emit-llvm": "the LLVM code of Apple's compiler",
-    "-E": "preprocessed output",
     "-include": "a header that the command line includes",
     "-N": "a pipeline script",
 }
+
+
+_MARKER = re.compile(r'# \d+ "([^"]*)"(?: (\d))?')
 
 
 @dataclass
@@ -73,6 +77,9 @@ class MetalCommand:
     fast_math: bool = True  # as Apple's compiler does
     only_compiles: bool = False
     depfile: str | None = None  # "": beside the output
+    only_preprocesses: bool = False
+    has_markers: bool = True
+    lists_headers: bool = False
 
 
 def parse_metal(arguments: list[str]) -> MetalCommand:
@@ -82,6 +89,14 @@ def parse_metal(arguments: list[str]) -> MetalCommand:
     for word in words:
         if word == "-c":
             command.only_compiles = True
+        elif word == "-E":
+            command.only_preprocesses = True
+        elif word == "-P":
+            command.has_markers = False
+        elif word == "-H":
+            command.lists_headers = True
+        elif word in ("-C", "-CC"):
+            pass  # comments, which change no meaning, are left out
         elif word == "-o":
             command.output = next(words, "")
         elif word == "-x":
@@ -115,9 +130,7 @@ def parse_metal(arguments: list[str]) -> MetalCommand:
 
 def _check_flag(tool: str, word: str) -> None:
     for flag, what in _IMPOSSIBLE.items():
-        if word == flag or (
-            len(flag) == 2 and flag != "-S" and flag != "-E" and word.startswith(flag)
-        ):
+        if word == flag or (len(flag) == 2 and flag != "-S" and word.startswith(flag)):
             raise CannotStandIn(f"{tool} {word}: metalops has no stand-in for {what}")
     if not word.startswith(_HARMLESS):
         raise CannotStandIn(f"{tool}: metalops does not know the flag {word}")
@@ -184,6 +197,45 @@ def compile_metal(source: str, command: MetalCommand):
     return _metallib.Part(os.path.basename(source), language, kernels, compressed, data)
 
 
+def preprocess_metal(source: str, command: MetalCommand) -> None:
+    """Writes the preprocessed text of a Metal file (-E), and the headers that it includes to standard error (-H), with a dot
+    for each level. The library's own headers are not part of either. Raises SyntaxError and OSError."""
+    from metalops.msl.source.paths import HEADERS, PACKAGE_HEADERS
+    from metalops.msl.source.preprocess import preprocess
+
+    if not os.path.isfile(source):
+        raise FileNotFoundError(f"no such file: {source}")
+    text = preprocess(
+        path=os.path.abspath(source),
+        include_dirs=(*command.include_dirs, PACKAGE_HEADERS),
+        defines=command.defines,
+        language=_language(command.standard),
+        fast_math=command.fast_math,
+    ).text
+    lines, depth = [], 0
+    for line in text.splitlines():
+        marker = _MARKER.match(line)
+        if marker is None:
+            lines.append(line)
+            continue
+        file, flag = marker.groups()
+        is_library = file.startswith((HEADERS, "<"))
+        if flag == "1":
+            depth += 1
+            if command.lists_headers and not is_library:
+                print("." * depth, file, file=sys.stderr)
+        elif flag == "2":
+            depth -= 1
+        if command.has_markers and not is_library:
+            lines.append(line)
+    if not command.has_markers:
+        lines = [line for line in lines if line.strip()]
+    with contextlib.ExitStack() as files:
+        to_file = command.output not in ("", "-")
+        output = files.enter_context(open(command.output, "w")) if to_file else sys.stdout
+        output.write("\n".join(lines) + "\n")
+
+
 def _read_parts(tool: str, path: str) -> list:
     from metalops import _metallib
 
@@ -231,6 +283,10 @@ def metal(arguments: list[str]) -> int:
     command = parse_metal(_expanded(arguments))
     if not command.inputs:
         raise CannotStandIn("metal: no input files")
+    if command.only_preprocesses:
+        for source in command.inputs:
+            preprocess_metal(source, command)
+        return 0
     if command.only_compiles:
         if command.output and len(command.inputs) > 1:
             raise CannotStandIn("metal: -o names one file, and there are several to compile")
