@@ -169,6 +169,7 @@ CLIENTS: dict[str, Client] = {
 
 # Projects of the same kind whose suites cannot run here at all.
 CANNOT = {
+    "mlx": "its C++ files want headers of CoreFoundation, CoreGraphics and IOSurface, which there are none of",
     "kernels-community rotary": "its build.toml has no Metal backend",
     "kernels-community activation": "its tests name CUDA devices only",
     "kernels-community mlx-rmsnorm": "it has no tests",
