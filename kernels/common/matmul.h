@@ -86,19 +86,6 @@ struct Quantized {
 
 // ---- tiles --------------------------------------------------------------------------------------
 
-// The shape of a threadgroup's tile: ROWS x COLUMNS elements, divided into blocks of ROWS / DOWN x
-// COLUMNS / ACROSS, one for each of DOWN * ACROSS simdgroups. PRODUCTS: number of sums per element;
-// the lines of right of successive sums are as far apart as the result is wide.
-template <int ROWS, int COLUMNS, int DOWN, int ACROSS, int PRODUCTS = 1>
-struct Tile {
-  static constant constexpr int rows = ROWS;
-  static constant constexpr int columns = COLUMNS;
-  static constant constexpr int down = DOWN;
-  static constant constexpr int across = ACROSS;
-  static constant constexpr int products = PRODUCTS;
-  static constant constexpr int threads = DOWN * ACROSS * 32;
-};
-
 // kTileK: elements of K staged in threadgroup memory at a time. kPadding: added to leading
 // dimensions to avoid bank conflicts.
 #if defined(__HAVE_TENSOR__)
@@ -108,17 +95,33 @@ constant constexpr int kTileK = 16;
 #endif
 constant constexpr int kPadding = 8;
 
+// The shape of a threadgroup's tile: ROWS x COLUMNS elements, divided into blocks of ROWS / DOWN x
+// COLUMNS / ACROSS, one for each of DOWN * ACROSS simdgroups. PRODUCTS: number of sums per element;
+// the lines of right of successive sums are as far apart as the result is wide. DEPTH: elements of
+// K staged at a time. It may be larger than kTileK with tensors, one product, and a right operand
+// that has load_run() and store_run() and is not transposed.
+template <int ROWS, int COLUMNS, int DOWN, int ACROSS, int PRODUCTS = 1, int DEPTH = kTileK>
+struct Tile {
+  static constant constexpr int rows = ROWS;
+  static constant constexpr int columns = COLUMNS;
+  static constant constexpr int down = DOWN;
+  static constant constexpr int across = ACROSS;
+  static constant constexpr int products = PRODUCTS;
+  static constant constexpr int depth = DEPTH;
+  static constant constexpr int threads = DOWN * ACROSS * 32;
+};
+
 // Returns the threadgroup memory of LINES staged lines, in elements, whether transposed or not.
-template <int LINES>
+template <int LINES, int DEPTH = kTileK>
 constexpr int elements_of() {
-  return LINES * kTileK + (LINES > kTileK ? LINES : kTileK) * kPadding;
+  return LINES * DEPTH + (LINES > DEPTH ? LINES : DEPTH) * kPadding;
 }
 
 // Returns the elements of threadgroup memory that multiply_tile() needs.
 template <typename Tile, typename Right>
 constexpr int workspace() {
 #if defined(__HAVE_TENSOR__)
-  return Right::is_dequantized ? Tile::products * elements_of<Tile::columns>() : 1;
+  return Right::is_dequantized ? Tile::products * elements_of<Tile::columns, Tile::depth>() : 1;
 #else
   return elements_of<Tile::rows>() + Tile::products * elements_of<Tile::columns>();
 #endif
@@ -211,23 +214,35 @@ inline void stage_run(threadgroup T* to, Matrix from, int64_t line, int64_t k, i
   }
 }
 
+// The elements that a thread stages, of elements [k, k + DEPTH) of LINES lines: they are adjacent
+// in memory order, from (line, k) on, and go to `offset`; elements after the first `left` are zero.
+struct StagedRun {
+  int offset, line, k, left;
+};
+template <int LINES, int THREADS, int DEPTH>
+inline StagedRun staged_run(bool is_transposed, int first, int lines, int k, int inner,
+                            uint index) {
+  constexpr int count = LINES * DEPTH / THREADS;
+  const int across = is_transposed ? LINES : DEPTH;
+  const int i = static_cast<int>(index) * count / across;
+  const int j = static_cast<int>(index) * count % across;
+  const int line = first + (is_transposed ? j : i);
+  const int at = k + (is_transposed ? i : j);
+  const int lines_left = lines - line;
+  const int inner_left = inner - at;
+  const int left =
+      is_transposed ? (inner_left > 0 ? lines_left : 0) : (lines_left > 0 ? inner_left : 0);
+  return {i * (across + kPadding) + j, line, at, left};
+}
+
 // Stages elements [k, k + kTileK) of LINES lines in threadgroup memory, in memory order; elements
 // beyond `lines` and `inner` are zero.
 template <int LINES, int THREADS, typename Matrix>
 inline void stage(threadgroup typename Matrix::element* to, Matrix from, int first, int lines,
                   int k, int inner, uint index) {
-  constexpr int count = LINES * kTileK / THREADS;
-  const int across = from.is_transposed ? LINES : kTileK;
-  const int i = static_cast<int>(index) * count / across;
-  const int j = static_cast<int>(index) * count % across;
-  threadgroup typename Matrix::element* const t = to + i * (across + kPadding) + j;
-  const int line = first + (from.is_transposed ? j : i);
-  const int at = k + (from.is_transposed ? i : j);
-  const int lines_left = lines - line;
-  const int inner_left = inner - at;
-  const int left =
-      from.is_transposed ? (inner_left > 0 ? lines_left : 0) : (lines_left > 0 ? inner_left : 0);
-  stage_run<count>(t, from, line, at, left);
+  const StagedRun run =
+      staged_run<LINES, THREADS, kTileK>(from.is_transposed, first, lines, k, inner, index);
+  stage_run<LINES * kTileK / THREADS>(to + run.offset, from, run.line, run.k, run.left);
 }
 
 #if defined(__HAVE_TENSOR__)
@@ -246,11 +261,11 @@ inline auto tensor_of(Dense<T> of, int64_t line, int lines, int k, int inner) {
 }
 
 // Returns a tensor of what stage() stored.
-template <int LINES, bool IS_TRANSPOSED, typename T>
+template <int LINES, bool IS_TRANSPOSED, int DEPTH, typename T>
 inline auto tensor_of_brought(threadgroup T* from, int inner) {
   return ::metal::tensor<threadgroup T, Extents, ::metal::tensor_inline>(
       from, IS_TRANSPOSED ? Extents(LINES, inner) : Extents(inner, LINES),
-      ::metal::array<int, 2>{1, (IS_TRANSPOSED ? LINES : kTileK) + kPadding});
+      ::metal::array<int, 2>{1, (IS_TRANSPOSED ? LINES : DEPTH) + kPadding});
 }
 
 template <typename Sum>
@@ -341,31 +356,43 @@ inline void multiply_tensors(Dense<T> left, Right right, Sizes sizes, Epilogue e
   constexpr int simdgroups = Tile::down * Tile::across;
   typedef ::metal::execution_simdgroups<simdgroups> Scope;
   matmul2d<descriptor, Scope> operation;
-  constexpr int elements = elements_of<Tile::columns>();
+  constexpr int depth = Tile::depth;
+  constexpr int elements = elements_of<Tile::columns, depth>();
   const int row = static_cast<int>(tile.y) * Tile::rows;
   const int column = static_cast<int>(tile.x) * Tile::columns;
   typedef decltype(tensor_of<LEFT_TRANSPOSED>(left, 0, 0, 0, 0)) A;
-  typedef decltype(tensor_of_brought<Tile::columns, RIGHT_TRANSPOSED>(workspace, 0)) B;
+  typedef decltype(tensor_of_brought<Tile::columns, RIGHT_TRANSPOSED, depth>(workspace, 0)) B;
   auto sums = operation.template get_destination_cooperative_tensor<A, B, float>();
   auto others = operation.template get_destination_cooperative_tensor<A, B, float>();
   clear(sums);
   if constexpr (Tile::products == 2) {
     clear(others);
   }
-  for (int k = 0; k < sizes.inner; k += kTileK) {
-    ::metal::threadgroup_barrier(::metal::mem_flags::mem_threadgroup);
-    for (int p = 0; p < Tile::products; ++p) {
-      stage<Tile::columns, Tile::threads>(workspace + p * elements, right,
-                                          p * sizes.columns + column, (p + 1) * sizes.columns, k,
-                                          sizes.inner, place.index);
+  for (int k = 0; k < sizes.inner; k += depth) {
+    if constexpr (depth == kTileK) {
+      ::metal::threadgroup_barrier(::metal::mem_flags::mem_threadgroup);
+      for (int p = 0; p < Tile::products; ++p) {
+        stage<Tile::columns, Tile::threads>(workspace + p * elements, right,
+                                            p * sizes.columns + column, (p + 1) * sizes.columns, k,
+                                            sizes.inner, place.index);
+      }
+    } else {
+      // All loads come before the barrier, so that they are in flight together on a CPU, too.
+      constexpr int count = Tile::columns * depth / Tile::threads;
+      const StagedRun run = staged_run<Tile::columns, Tile::threads, depth>(
+          false, column, sizes.columns, k, sizes.inner, place.index);
+      const auto loaded = load_run<count>(right, run);
+      ::metal::threadgroup_barrier(::metal::mem_flags::mem_threadgroup);
+      store_run<count>(workspace + run.offset, right, run, loaded);
     }
     ::metal::threadgroup_barrier(::metal::mem_flags::mem_threadgroup);
-    const int inner = ::metal::min(kTileK, sizes.inner - k);
+    const int inner = ::metal::min(depth, sizes.inner - k);
     auto a = tensor_of<LEFT_TRANSPOSED>(left, row, sizes.rows - row, k, inner);
-    auto b = tensor_of_brought<Tile::columns, RIGHT_TRANSPOSED>(workspace, inner);
+    auto b = tensor_of_brought<Tile::columns, RIGHT_TRANSPOSED, depth>(workspace, inner);
     operation.run(a, b, sums);
     if constexpr (Tile::products == 2) {
-      auto c = tensor_of_brought<Tile::columns, RIGHT_TRANSPOSED>(workspace + elements, inner);
+      auto c =
+          tensor_of_brought<Tile::columns, RIGHT_TRANSPOSED, depth>(workspace + elements, inner);
       operation.run(a, c, others);
     }
   }

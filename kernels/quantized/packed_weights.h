@@ -448,6 +448,12 @@ inline bool is_high_first(CodeFormat format) {
   return format == CodeFormat::kNormalFloat4 || format == CodeFormat::kFloat4;
 }
 
+// Returns true if codes are integers of 4 bits, of which 64 that begin at a multiple of 64 share a
+// scale.
+inline bool is_int4(constant PackedLayout& layout) {
+  return layout.format == CodeFormat::kInteger && layout.bits == 4 && layout.group_shift >= 6;
+}
+
 struct EightCodes {
   uint of[8];
 };

@@ -445,6 +445,109 @@ quantized_matmul_skinny_simdgroup_matrix(
   skinny::store_matrices(store, sums, parts, first_row, column, simdgroup, lane);
 }
 
+// Elements of x in threadgroup memory, lines of a thread, and bytes multiplied at a time: enough
+// for compilers to vectorise their loop instead of unrolling it.
+constant constexpr int kChunk = 2048;
+constant constexpr int kLines = 4;
+constant constexpr int kPairs = 32;
+
+// A chunk of x, as bytes of two codes are multiplied by it: the elements of low and of high codes,
+// and the sum of each 2 kPairs.
+struct ChunkOfX {
+  float low[kChunk / 2];
+  float high[kChunk / 2];
+  float totals[kChunk / (2 * kPairs)];
+};
+// Sums for each place of a pair of codes, which are the lanes of a CPU's vectors.
+struct SumsOfLines {
+  float of[kLines][kPairs];
+  float of_biases[kLines];
+};
+
+template <typename T>
+inline void load_chunk(threadgroup ChunkOfX& chunk, device const T* x, int count, uint lane) {
+  for (int k = static_cast<int>(lane) * 2 * kPairs; k < count; k += 64 * kPairs) {
+    float total = 0.0f;
+    for (int j = 0; j < kPairs; ++j) {
+      const float low = static_cast<float>(x[k + 2 * j]);
+      const float high = static_cast<float>(x[k + 2 * j + 1]);
+      chunk.low[k / 2 + j] = low;
+      chunk.high[k / 2 + j] = high;
+      total += low + high;
+    }
+    chunk.totals[k / (2 * kPairs)] = total;
+  }
+}
+
+// Adds the products of `count` codes, from k on, of the lines from `first` on.
+template <typename T>
+inline void add_lines(thread SumsOfLines& sums, threadgroup const ChunkOfX& chunk,
+                      packed::Matrix<T> right, int first, int last, int k, int count) {
+  constant PackedLayout& layout = *right.layout;
+  for (int i = 0; i < count; i += 2 * kPairs) {
+    for (int c = 0; c < kLines; ++c) {
+      const int64_t line = min(first + c, last);
+      device const uchar* const pairs = right.codes + line * layout.line_bytes + (k + i) / 2;
+      const int64_t group = line * layout.line_scales + ((k + i) >> layout.group_shift);
+      const float scale =
+          static_cast<float>(reinterpret_cast<device const T*>(right.scales)[group]);
+      const float bias = static_cast<float>(right.biases[group]);
+#pragma clang loop vectorize(assume_safety)
+      for (int j = 0; j < kPairs; ++j) {
+        const uint pair = pairs[j];
+        const float dot = fma(static_cast<float>(pair >> 4), chunk.high[i / 2 + j],
+                              static_cast<float>(pair & 15u) * chunk.low[i / 2 + j]);
+        sums.of[c][j] = fma(scale, dot, sums.of[c][j]);
+      }
+      sums.of_biases[c] = fma(bias, chunk.totals[i / (2 * kPairs)], sums.of_biases[c]);
+    }
+  }
+}
+
+// GEMV of CPUs, for integers of 4 bits: each thread of a simdgroup multiplies kLines lines of W by
+// x. Groups and K are multiples of 2 kPairs.
+template <typename T>
+kernel void quantized_matmul_gemv_lines(
+    device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
+    device const uchar* codes [[buffer(2)]], device const uchar* scales [[buffer(3)]],
+    device const T* biases [[buffer(4)]], device const T* bias [[buffer(5)]],
+    device const float* global_scale [[buffer(6)]], device const int64_t* left_index [[buffer(7)]],
+    device const int64_t* right_index [[buffer(8)]], constant QuantizedProduct& p [[buffer(9)]],
+    device ErrorMessages* errors [[buffer(10)]], uint group [[threadgroup_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup ChunkOfX chunk;
+  const uint across = (static_cast<uint>(p.columns) + 32 * kLines - 1) / (32 * kLines);
+  const int64_t pair = group / across;
+  const PairIndices of = pair_indices(pair, left_index, right_index, p);
+  if (!of.in_range) {
+    REPORT_OUT_OF_RANGE(errors, of, p);
+    return;
+  }
+  const int column = (static_cast<int>(group % across) * 32 + static_cast<int>(lane)) * kLines;
+  const auto right = packed::matrix_of<T>(codes, scales, biases, 1.0f, p.right, of.right);
+  SumsOfLines sums = {};
+  for (int k = 0; k < p.inner; k += kChunk) {
+    const int count = min(kChunk, p.inner - k);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    load_chunk(chunk, left + of.left * p.left_matrix + k, count, lane);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    add_lines(sums, chunk, right, column, p.columns - 1, k, count);
+  }
+  const skinny::StoreRow<T> store{result + pair * p.columns,
+                                  bias,
+                                  packed::global_factor(global_scale, p.right),
+                                  1,
+                                  p.columns,
+                                  p.has_bias};
+  for (int c = 0; c < kLines; ++c) {
+    float total = sums.of_biases[c];
+    for (int j = 0; j < kPairs; ++j) {
+      total += sums.of[c][j];
+    }
+    store(0, column + c, total);
+  }
+}
+
 constant constexpr int kRowSimdgroups = 8;
 
 // GEMV with transposed weights (x W): lines of weights run along the columns of the result. Each
@@ -536,6 +639,75 @@ inline void stage_run(threadgroup E* to, Packed<T> from, int64_t line, int64_t k
   }
 }
 
+#if defined(__HAVE_TENSOR__)
+
+// COUNT integers of 4 bits, and the scale and the bias of each 64.
+template <int COUNT>
+struct LoadedIntegers {
+  uchar pairs[COUNT / 2];
+  float scales[COUNT / 64];
+  float biases[COUNT / 64];
+};
+
+template <typename T>
+inline bool is_loaded(Packed<T> from, StagedRun run, int count) {
+  return run.left >= count && packed::is_int4(*from.matrix.layout);
+}
+
+template <int COUNT, typename T>
+inline LoadedIntegers<COUNT> load_run(Packed<T> from, StagedRun run) {
+  LoadedIntegers<COUNT> loaded;
+  if (is_loaded(from, run, COUNT)) {
+    constant PackedLayout& layout = *from.matrix.layout;
+    device const uchar* const pairs = from.matrix.codes + run.line * layout.line_bytes + run.k / 2;
+    for (int i = 0; i < COUNT / 2; ++i) {
+      loaded.pairs[i] = pairs[i];
+    }
+    for (int i = 0; i < COUNT / 64; ++i) {
+      const int64_t group =
+          run.line * layout.line_scales + ((run.k + i * 64) >> layout.group_shift);
+      loaded.scales[i] =
+          static_cast<float>(reinterpret_cast<device const T*>(from.matrix.scales)[group]) *
+          from.matrix.factor;
+      loaded.biases[i] = static_cast<float>(from.matrix.biases[group]);
+    }
+  }
+  return loaded;
+}
+
+// Stores two adjacent elements; narrow ones as a word, which takes a CPU's vectors no shuffles.
+template <typename E>
+inline void store_two(threadgroup E* to, float first, float second) {
+  const uint low = as_type<ushort>(static_cast<E>(first));
+  const uint high = as_type<ushort>(static_cast<E>(second));
+  *reinterpret_cast<threadgroup uint*>(to) = low | high << 16;
+}
+inline void store_two(threadgroup float* to, float first, float second) {
+  to[0] = first;
+  to[1] = second;
+}
+
+// Integers of 4 bits are stored by a loop over their bytes, which is one of vectors on a CPU.
+template <int COUNT, typename E, typename T>
+inline void store_run(threadgroup E* to, Packed<T> from, StagedRun run,
+                      LoadedIntegers<COUNT> loaded) {
+  if (!is_loaded(from, run, COUNT)) {
+    stage_run<COUNT>(to, from, run.line, run.k, run.left);
+    return;
+  }
+  for (int i = 0; i < COUNT / 64; ++i) {
+    const float scale = loaded.scales[i];
+    const float bias = loaded.biases[i];
+    for (int j = 0; j < 32; ++j) {
+      const uint pair = loaded.pairs[i * 32 + j];
+      store_two(to + i * 64 + 2 * j, fma(static_cast<float>(pair & 15u), scale, bias),
+                fma(static_cast<float>(pair >> 4), scale, bias));
+    }
+  }
+}
+
+#endif
+
 }  // namespace matmul
 }  // namespace metalops
 
@@ -594,6 +766,22 @@ REGISTER_TILES(float);
 REGISTER_TILES(half);
 REGISTER_TILES(bfloat);
 
+#if defined(__HAVE_TENSOR__)
+
+// The tiles of CPUs, for lines of weights along K: few threads with long runs of them, and sums
+// that are loaded and stored for each 512 bytes of K.
+#define REGISTER_DEEP_TILES(T)                                                        \
+  REGISTER_KERNEL("quantized_matmul_tiles_deep_small_" #T, quantized_matmul_tiles, T, \
+                  matmul::Tile<16, 32, 1, 1, 1, 512 / sizeof(T)>);                    \
+  REGISTER_KERNEL("quantized_matmul_tiles_deep_large_" #T, quantized_matmul_tiles, T, \
+                  matmul::Tile<64, 32, 1, 1, 1, 512 / sizeof(T)>)
+
+REGISTER_DEEP_TILES(float);
+REGISTER_DEEP_TILES(half);
+REGISTER_DEEP_TILES(bfloat);
+
+#endif
+
 #if !defined(__HAVE_TENSOR__)
 
 #define REGISTER_SKINNY_1(NAME, T, ...)                                                  \
@@ -637,6 +825,10 @@ REGISTER_TILES(bfloat);
 #define REGISTER_FORMAT(SKINNY, NAME, T, ...) \
   REGISTER_SKINNY_1(NAME, T, __VA_ARGS__);    \
   SKINNY(NAME, T, __VA_ARGS__)
+
+REGISTER_KERNEL("quantized_matmul_gemv_lines_float", quantized_matmul_gemv_lines, float);
+REGISTER_KERNEL("quantized_matmul_gemv_lines_half", quantized_matmul_gemv_lines, half);
+REGISTER_KERNEL("quantized_matmul_gemv_lines_bfloat", quantized_matmul_gemv_lines, bfloat);
 
 REGISTER_GEMVS(float);
 REGISTER_GEMVS(half);

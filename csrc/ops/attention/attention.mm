@@ -80,10 +80,7 @@ metalops::plans::AttentionInputs inputs_of(PlanRun& run, const Tensor& query, co
           .dropout_p = options.dropout_p};
 }
 
-metalops::plans::Device device() {
-  return metalops::plan_device(
-      /*has_tensors=*/&metalops::matmul_library(kName) != &metalops::library(kName));
-}
+metalops::plans::Device device() { return metalops::plan_device_of(kName); }
 
 }  // namespace
 

@@ -9,6 +9,7 @@
 #include <csrc/plans/plan.h>
 #include <metalops/library.h>
 
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,8 @@ namespace metalops {
 
 // Returns the limits of the mps device. has_tensors: of the libraries with matrix products.
 METALOPS_HIDDEN plans::Device plan_device(bool has_tensors = false);
+// Returns them for a family of kernels with matrix products: see <metalops/matmul_library.h>.
+METALOPS_HIDDEN plans::Device plan_device_of(std::string_view family);
 
 // A plan and the tensors of its buffers.
 class METALOPS_HIDDEN PlanRun {

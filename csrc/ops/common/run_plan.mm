@@ -65,6 +65,10 @@ metalops::plans::Device metalops::plan_device(bool has_tensors) {
           .has_tensors = has_tensors};
 }
 
+metalops::plans::Device metalops::plan_device_of(std::string_view family) {
+  return plan_device(/*has_tensors=*/&matmul_library(family) != &library(family));
+}
+
 View metalops::PlanRun::add(const Tensor& tensor, int64_t dims) {
   TORCH_CHECK_VALUE(dims <= View::kMostDims, "a plan takes tensors of at most ", View::kMostDims,
                     " dimensions, not ", dims);

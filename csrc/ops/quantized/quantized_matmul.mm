@@ -52,7 +52,7 @@ Tensor quantized_matmul(const Tensor& x, const Tensor& packed, const Tensor& sca
                                      .left_index = run.view(left_index),
                                      .right_index = run.view(right_index),
                                      .transpose = transpose},
-                                    metalops::plan_device());
+                                    metalops::plan_device_of(kName));
   run.run();
   return result;
 }

@@ -75,9 +75,26 @@ Readable readable(Plan& plan, const QuantizedWeights& weights, const Device& dev
 
 // ---- products -----------------------------------------------------------------------------------
 
+// Returns true if a CPU has kernels of its own: for integers of 4 bits, of which 64 share a scale.
+bool has_kernels_of_cpus(const QuantizedProduct& p, const Device& device) {
+  constexpr uint32_t kTogether = 64;
+  return device.a_thread_for_each_element && !p.right_transposed &&
+         p.right.format == CodeFormat::kInteger && p.right.bits == 4 &&
+         p.right.group_shift >= std::countr_zero(kTogether);
+}
+
 // Returns the tile of a product, and sets the product's splits.
 ProductTile tile_of(QuantizedProduct& p, int64_t pairs, Type type, const Device& device) {
   const auto* const format = name_of_format(p.right);
+  if (has_kernels_of_cpus(p, device)) {
+    if (p.rows == 1 && p.inner % 64 == 0) {
+      return {"quantized_matmul_gemv_lines", 1, 128, 32};
+    }
+    if (p.rows > 1 && device.has_tensors) {
+      return p.rows <= 32 ? ProductTile{"quantized_matmul_tiles_deep_small", 16, 32, 32, true}
+                          : ProductTile{"quantized_matmul_tiles_deep_large", 64, 32, 32, true};
+    }
+  }
   if (!p.right_transposed && p.rows <= most_rows_of_matrices(device) && p.rows > 1 &&
       type != Type::kFloat && p.right.is_aligned && p.inner % 32 == 0) {
     return tile_of_matrices("quantized_matmul_skinny_", format, p.rows);

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 import torch
-from metalops import ops
+from metalops import debug, ops
 from metalops.testing import no_standins
 from metalops.testing.samples import make
 from torch.nn import functional
@@ -109,6 +109,30 @@ def test_sizes_that_are_and_are_not_multiples_of_tiles(dtype, transpose, body):
                 x[:m].to("mps"), *there, **keywords(kind), transpose=transpose
             )
             assert_right(actual, expected[:m], dtype)
+
+
+@pytest.mark.parametrize("group", [64, 128])
+@with_dtypes(TOLERANCES)
+def test_kernels_of_cpus_for_four_bits(dtype, body, group, tmp_path):
+    """One row by lines of vectors, more by deep tiles: lines, columns and groups that do and do not fill them."""
+    kind = ("affine", 4, group)
+    for n, k in ((1, 128), (127, 2048), (129, 2048 + 256), (31, 4096 + 384), (35, 640)):
+        weights = quantized((n, k), kind, dtype)
+        exact = wide(weights, kind)
+        bias = make((n,), dtype, seed=k)
+        x = make((65, k), dtype, seed=n)
+        for m in (1, 2, 32, 33, 65):
+            with debug.capture(tmp_path / "a.trace", contents=1) as trace, no_standins():
+                actual = ops.quantized_linear(
+                    x[:m].to("mps"), *moved(weights), bias.to("mps"), **keywords(kind)
+                )
+            expected = x[:m].double() @ exact.T + bias.double()
+            assert_right(actual, expected, dtype)
+            (launch,) = trace.launches
+            if m == 1 or body == "tensor":
+                size = "small" if m <= 32 else "large"
+                name = "gemv_lines" if m == 1 else f"tiles_deep_{size}"
+                assert launch.kernel.startswith(f"quantized_matmul_{name}_")
 
 
 @pytest.mark.sampled(3)
