@@ -97,6 +97,45 @@ def test_shift_counts_are_taken_modulo_the_width(program):
     assert wide.tolist() == [1 << (n % 64) for n in counts.tolist()]
 
 
+@pytest.mark.parametrize("count", ["31", "32", "33u", "0x21", "041", "63", "64ul", "(65)"])
+def test_shift_counts_that_are_literals_are_taken_modulo_the_width(program, count):
+    """Of literals, which a C++ compiler evaluates itself, and of variables; of int, uint, long, ulong and narrower types."""
+    p = program(f"""
+        constant constexpr uint at_program_scope = 1u << {count};
+        kernel void k(device uint* out, device long* wide, constant uint& n, constant uchar& narrow) {{
+          uint v = n;
+          v <<= {count};
+          out[0] = 1u << {count};
+          out[1] = 0x80000005u >> {count};
+          out[2] = uint(5 << {count});
+          out[3] = n << {count};
+          out[4] = v;
+          v = n;
+          v >>= {count};
+          out[5] = v;
+          out[6] = at_program_scope;
+          out[7] = narrow << {count};
+          out[8] = uint(int(n) >> {count});
+          out[9] = uint(-8 >> {count});
+          wide[0] = 1l << {count};
+          wide[1] = long(0x8000000000000005ul >> {count});
+          wide[2] = long(n) << {count};
+        }}
+    """)
+    n, narrow = 0x90000007, 3
+    out, wide = torch.zeros(10, dtype=torch.int32), torch.zeros(3, dtype=torch.int64)
+    number = torch.tensor([n - 2**32], dtype=torch.int32)
+    p.launch("k", out, wide, number, torch.tensor([narrow], dtype=torch.uint8), grid=1)
+    digits = count.strip("()ul")
+    s = int(digits, 8 if digits[0] == "0" and digits[1] != "x" else 0)
+    m, w = s % 32, s % 64
+    expected = [1 << m, 0x80000005 >> m, 5 << m, n << m, n << m, n >> m, 1 << m, narrow << m]
+    expected += [(n - 2**32) >> m, -8 >> m]
+    assert [x % 2**32 for x in out.tolist()] == [x % 2**32 for x in expected]
+    expected = [1 << w, 0x8000000000000005 >> w, n << w]
+    assert [x % 2**64 for x in wide.tolist()] == [x % 2**64 for x in expected]
+
+
 def test_integer_division_does_not_trap(program):
     p = program("""
         kernel void k(device int* out, constant int* a, constant int* b, uint i [[thread_position_in_grid]]) {

@@ -15,6 +15,8 @@ from .conversions import Conversions
 
 _SWIZZLE = re.compile(r"(?:\.|->)\s*([xyzw]{2,4}|[rgba]{1,4})\b(?!\s*\()")
 _ARITHMETIC = re.compile(r"<<=?|>>=?|/=?|%=?")
+# A decimal literal below 32, which every promoted integer can be shifted by.
+_NARROW = re.compile(r"(?:[0-9]|[12][0-9]|3[01])[uUlL]*$")
 # Arms of a conditional expression that are not of type half or bfloat: literals, strings, addresses.
 _NEVER_SMALL = re.compile(
     r"[(\s]*(?:[-+~]?\s*(?:0[xX][\da-fA-F]+[uUlL]*|\d+[uUlL]*|\d*\.?\d*(?:[eE][-+]?\d+)?[fF]?)"
@@ -183,7 +185,7 @@ class Expressions:
             node = node.named_children[0]
         text = self.source.masked_text(node)
         if node.type == "number_literal":
-            return "/" in operator or "%" in operator or bool(re.match(r"\d+[uUlL]*$", text))
+            return "/" in operator or "%" in operator or _NARROW.match(text) is not None
         return self._is_floating(node)
 
     def _is_floating(self, node) -> bool:
