@@ -12,6 +12,9 @@ from metalops import __main__
 from metalops.msl.check import check_source
 from metalops.selftest import gpu_family, interfaces, parts
 
+# A CPU takes the kernels of the family "convolution".
+FOR_GPUS = {"convolution_packed", "convolution_packed.tensors", "convolution_depthwise"}
+
 
 def run(tmp_path, *arguments):
     """The status of a run in this process, and the file."""
@@ -34,8 +37,11 @@ def test_all_is_right_and_every_kernel_file_is_used(tmp_path):
     used = {line.split()[0] for line in lines} - {"built"}
     families = {entry["family"] for entry in metalops._C.kernel_libraries()}
     assert used <= families
+    unused = families - used - FOR_GPUS
+    if not hasattr(torch.ops.aten, "_philox_key_split"):  # an operator of later versions
+        unused -= {"philox"}
     # A later torch has operators of some families itself.
-    assert used == families or "left to torch" in {entry.status for entry in metalops.coverage()}
+    assert not unused or "left to torch" in {entry.status for entry in metalops.coverage()}
 
 
 @pytest.mark.nightly

@@ -48,10 +48,10 @@ kernel void neighbours_in_a_simdgroup(device uint* out, uint t [[thread_index_in
 kernel void different_barriers(device uint* out, uint t [[thread_index_in_threadgroup]]) {
   if (t < 5) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    out[0] = 1;
+    out[t] = 1;
   } else {
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    out[1] = 1;
+    out[t] = 2;
   }
 }
 kernel void a_barrier_for_each_simdgroup(device uint* out, uint t [[thread_index_in_threadgroup]]) {
@@ -98,11 +98,9 @@ def test_simdgroup_barrier():
     assert torch.equal(out, (torch.arange(256, dtype=torch.int32) ^ 31) * 100 + 19)
 
 
-@pytest.mark.reported(
-    "some threads do not reach the barrier, and lanes write one value to one element"
-)
+@pytest.mark.reported("some threads do not reach the barrier")
 def test_lanes_at_different_barriers_are_an_error_that_names_both():
-    out = torch.zeros(2, dtype=torch.int32)
+    out = torch.zeros(32, dtype=torch.int32)
     with pytest.raises(RuntimeError, match="deadlock in kernel 'different_barriers'") as error:
         build(SOURCE).launch("different_barriers", [out], 32, 32)
     lines = (
@@ -110,7 +108,7 @@ def test_lanes_at_different_barriers_are_an_error_that_names_both():
     )  # two lines of header
     assert f":{lines + 2}:5 and " in str(error.value)
     assert f":{lines + 5}:5." in str(error.value)
-    assert out.tolist() == [0, 0]
+    assert not out.any()
 
 
 @pytest.mark.reported("some threads do not reach the barrier")
