@@ -46,7 +46,7 @@ def _calls() -> Iterator[tuple[str, str, Callable[..., Any], tuple[Tensor, ...],
     yield "indexing", "index_add", _added, (x(50, 33), x(20, 33, seed=1), index(20, high=50)), True
     yield "matmul", "mm", lambda a, b: a @ b, (x(70, 90) / 9, x(90, 50, seed=1)), True
     yield "matmul", "addmm", torch.addmm, (x(50), x(70, 90) / 9, x(90, 50, seed=1)), True
-    yield "median", "median", lambda x: x.median(1)[0], (x(9, 301),), True
+    yield "median", "median of rows", lambda x: x.median(1)[0], (x(9, 301),), True
     yield "norm", "native_layer_norm", _layer_norm, (x(9, 96), x(96, seed=1)), True
     yield "norm", "native_layer_norm of long rows", _layer_norm, (x(3, 4096), x(4096, seed=1)), True
     yield "norm", "native_group_norm", _group_norm, (x(3, 8, 7, 7), x(8, seed=1)), True

@@ -104,6 +104,7 @@ CALLS = {
     "matmul": lambda: torch.rand(3, 4, device="mps") @ torch.rand(4, 5, device="mps"),
     "median": lambda: torch.rand(8, device="mps").median(),
     "multinomial": lambda: torch.rand(8, device="mps").multinomial(1),
+    "norm": lambda: torch.nn.functional.batch_norm(torch.rand(4, 3, 5, device="mps"), None, None, training=True),
     "reduction": lambda: torch.rand(8, device="mps").sum(),
     "sort": lambda: torch.rand(8, device="mps").sort(),
     "unique": lambda: torch.rand(8, device="mps").unique(),

@@ -16,6 +16,7 @@ from .program import Function, Program, parameter_ranges, template_parameters
 
 _CLASSES = ("struct_specifier", "class_specifier", "union_specifier")
 # Begins the names of type parameters that stand for no pointers (dialect/space_copies.py).
+FUNCTION = "a function"  # the name of its type, which no program can have
 NO_POINTER = "msl_no_pointer_"
 NOTHING = f"{NO_POINTER}nothing_"  # of those of templates of which only copies are used
 DATA_SPACES = ("device", "constant", "threadgroup", "thread")
@@ -208,7 +209,7 @@ class Types:
             elif kind == "array":
                 current = Type("array", current.space, current)
             elif kind == "function":
-                current = Type("value", None, None, "a function", True)
+                current = Type("value", None, None, FUNCTION, True)
             node = following
         return Declared(current, tuple(levels))
 

@@ -12,7 +12,7 @@ import re
 from ..analysis.program import declared_identifier, function_declarator, has_zeros, last_name
 from ..analysis.scopes import Declaration
 from ..analysis.spaces import is_static, qualifier
-from ..analysis.types import Type, Types
+from ..analysis.types import FUNCTION, Type, Types
 from ..source.tree import inner_first, may_be_deep
 from ..source.vocabulary import LIBRARY_WITH_SPACES
 from .checked import Checked, ancestor
@@ -153,7 +153,7 @@ class _Declarations:
     def _report_missing(self, declared, place, what: str) -> None:
         for node, level in declared.levels:
             target = level.target
-            if target.space is not None or target.name == "function":
+            if target.space is not None or target.name == FUNCTION:
                 continue
             if target.is_open and not self._is_plain(node, target.name):
                 continue
@@ -241,7 +241,7 @@ class _Declarations:
             if type_.name.split("<")[0].strip() in (
                 "visible_function_table",
                 "texture2d",
-                "function",
+                FUNCTION,
             ):
                 continue
             if type_.space == "threadgroup":

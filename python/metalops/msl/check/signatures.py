@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from ..analysis.program import Kernel, declared_identifier, template_parameters
-from ..analysis.types import Types
+from ..analysis.types import FUNCTION, Types
 from ..source.parse import Source
 from ..source.vocabulary import THREAD_ATTRIBUTES
 from .checked import Checked, ancestor
@@ -459,7 +459,7 @@ def _signature(checked: Checked, type_) -> str | None:
         const = "const " if type_.target.is_const and type_.target.space != "constant" else ""
         mark = "&" if type_.kind == "reference" else "*"
         return f"{const}{type_.target.space or 'thread'} {inner}{mark}"
-    return None if type_.name in ("", "function", "auto") else type_.name
+    return None if type_.name in ("", FUNCTION, "auto") else type_.name
 
 
 def has_alternatives(source: Source, kernel: Kernel) -> bool:
