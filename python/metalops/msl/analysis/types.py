@@ -209,7 +209,7 @@ class Types:
             elif kind == "array":
                 current = Type("array", current.space, current)
             elif kind == "function":
-                current = Type("value", None, None, FUNCTION, True)
+                current = Type("value", None, None, "a function", True)  # FUNCTION
             node = following
         return Declared(current, tuple(levels))
 
