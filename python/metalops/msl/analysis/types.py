@@ -16,7 +16,6 @@ from .program import Function, Program, parameter_ranges, template_parameters
 
 _CLASSES = ("struct_specifier", "class_specifier", "union_specifier")
 # Begins the names of type parameters that stand for no pointers (dialect/space_copies.py).
-FUNCTION = "a function"  # the name of its type, which no program can have
 NO_POINTER = "msl_no_pointer_"
 NOTHING = f"{NO_POINTER}nothing_"  # of those of templates of which only copies are used
 DATA_SPACES = ("device", "constant", "threadgroup", "thread")
@@ -63,6 +62,9 @@ class Type(NamedTuple):
         if self.kind == "array":
             return f"{self.target.written()}[]"
         return f"{self.space} {self.name}" if self.space else self.name
+
+
+FUNCTION = Type("value", None, None, "a function", True)  # a name that no program can have
 
 
 class Declared(NamedTuple):
@@ -209,7 +211,7 @@ class Types:
             elif kind == "array":
                 current = Type("array", current.space, current)
             elif kind == "function":
-                current = Type("value", None, None, "a function", True)  # FUNCTION
+                current = FUNCTION
             node = following
         return Declared(current, tuple(levels))
 

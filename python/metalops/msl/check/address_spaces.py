@@ -153,7 +153,7 @@ class _Declarations:
     def _report_missing(self, declared, place, what: str) -> None:
         for node, level in declared.levels:
             target = level.target
-            if target.space is not None or target.name == FUNCTION:
+            if target.space is not None or target.name == FUNCTION.name:
                 continue
             if target.is_open and not self._is_plain(node, target.name):
                 continue
@@ -241,7 +241,7 @@ class _Declarations:
             if type_.name.split("<")[0].strip() in (
                 "visible_function_table",
                 "texture2d",
-                FUNCTION,
+                FUNCTION.name,
             ):
                 continue
             if type_.space == "threadgroup":

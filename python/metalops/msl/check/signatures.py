@@ -459,7 +459,7 @@ def _signature(checked: Checked, type_) -> str | None:
         const = "const " if type_.target.is_const and type_.target.space != "constant" else ""
         mark = "&" if type_.kind == "reference" else "*"
         return f"{const}{type_.target.space or 'thread'} {inner}{mark}"
-    return None if type_.name in ("", FUNCTION, "auto") else type_.name
+    return None if type_.name in ("", FUNCTION.name, "auto") else type_.name
 
 
 def has_alternatives(source: Source, kernel: Kernel) -> bool:
