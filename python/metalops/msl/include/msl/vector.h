@@ -249,6 +249,20 @@ struct alignas(Bytes) aligned {};
 
 }  // namespace bases
 
+// Makes clang pass and return vectors by value in memory, which vanishes when a call is inlined.
+// Otherwise the x86-64 ABI has it pass a float4 as two vectors of two floats, which stay in its
+// intermediate code after inlining, and the loops over threads around them are not vectorised. A
+// member at an offset that does not fit its type is what the ABI keeps out of registers; it has no
+// elements.
+#if defined(__clang__) && defined(__x86_64__)
+struct alignas(64) Misaligned {
+  char byte;
+};
+#define MSL_IN_MEMORY ::msl::msl_impl::Misaligned in_memory[0] __attribute__((packed));
+#else
+#define MSL_IN_MEMORY
+#endif
+
 struct splat {};  // selects the constructor that fills every component
 
 }  // namespace msl_impl
@@ -284,6 +298,7 @@ template <class T>
 struct vec<T, 2> : msl_impl::bases::vector_operators<T, 2>,
                    msl_impl::bases::aligned<vec<T, 2>, 2 * sizeof(T)> {
   T x, y;
+  MSL_IN_MEMORY
   MSL_VECTOR_COMMON(2, x(msl_impl::conversion::converted<T>(v.x)),
                     y(msl_impl::conversion::converted<T>(v.y)))
   MSL_INLINE constexpr vec(msl_impl::splat, T s) : x(s), y(s) {}
@@ -296,6 +311,7 @@ template <class T>
 struct vec<T, 3> : msl_impl::bases::vector_operators<T, 3>,
                    msl_impl::bases::aligned<vec<T, 3>, 4 * sizeof(T)> {
   T x, y, z;
+  MSL_IN_MEMORY
   MSL_VECTOR_COMMON(3, x(msl_impl::conversion::converted<T>(v.x)),
                     y(msl_impl::conversion::converted<T>(v.y)),
                     z(msl_impl::conversion::converted<T>(v.z)))
@@ -317,6 +333,7 @@ template <class T>
 struct vec<T, 4> : msl_impl::bases::vector_operators<T, 4>,
                    msl_impl::bases::aligned<vec<T, 4>, 4 * sizeof(T)> {
   T x, y, z, w;
+  MSL_IN_MEMORY
   MSL_VECTOR_COMMON(4, x(msl_impl::conversion::converted<T>(v.x)),
                     y(msl_impl::conversion::converted<T>(v.y)),
                     z(msl_impl::conversion::converted<T>(v.z)),
