@@ -473,7 +473,7 @@ def test_torchrun_restarts_and_training_goes_on_as_if_nothing_had_happened(pair,
         "--fail-at=8",
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr
     assert not (tmp_path / "losses-0.json").exists()
     resumed = json.loads((tmp_path / "losses-1.json").read_text())
@@ -490,6 +490,6 @@ def test_ranks_that_one_of_several_agents_restarts_say_what_is_missing():
         "GROUP_WORLD_SIZE": "2",
     }
     command = [sys.executable, "-c", "import metalops"]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr
     assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in result.stderr
