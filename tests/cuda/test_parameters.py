@@ -212,15 +212,17 @@ def test_launches_bring_shared_memory_and_maps_of_their_matrices(recorder, monke
     (name,) = library.kernel_names
     for grid in ((128, 2), 128):
         library.launch(name, [a, b, c, *sizes], grid, 128)
-    assert asked == [(x.data_ptr(), 64, 64, 128, rows) for rows in (64, 16) for x in (a, b)]
+    # Those of 16 bits first, and columns in units of two bytes.
+    expected = [(x.data_ptr(), 64, 32 * x.element_size(), 64 * x.element_size()) for x in (a, b, c)]
+    assert asked == [(*matrix, rows) for rows in (64, 16) for matrix in expected]
     assert recorder.allowed == dict.fromkeys(["msl_kernel_0", "msl_fast_0"], 60_000)
     for launch in recorder.launches:
         assert launch.shared == 60_000
         maps = launch.parameters[-1]
-        assert [maps[i * 128] for i in range(16)] == [1, 2, *[0] * 6, 3, 4, *[0] * 6]
-        matrices = [struct.unpack_from("<2Q2I", maps, 2048 + 24 * i) for i in range(2)]
-        assert matrices == [(x.data_ptr(), 128, 64, 64) for x in (a, b)]
-        assert struct.unpack_from("<I", maps, 2048 + 8 * 24) == (2,)
+        assert [maps[i * 128] for i in range(16)] == [1, 2, 3, *[0] * 5, 4, 5, 6, *[0] * 5]
+        matrices = [struct.unpack_from("<2Q2I", maps, 2048 + 24 * i) for i in range(3)]
+        assert matrices == [(at, stride, width, rows) for at, rows, width, stride in expected]
+        assert struct.unpack_from("<I", maps, 2048 + 8 * 24) == (3,)
 
 
 def test_grids_of_more_groups_than_a_gpu_counts_are_launched_in_parts(recorder):

@@ -180,6 +180,47 @@ def test_on_compute_capability_9_0_four_simdgroups_multiply_together(m, n, simdg
     assert ("cp.async.bulk.tensor" in text) == (ways == 2)
 
 
+# The instruction of each product of factors that are not of 16 bits.
+ALONG_K = {
+    ("char", "char", "int"): "k32.s32.s8.s8",
+    ("uchar", "uchar", "int"): "k32.s32.u8.u8",
+    ("char", "int4", "int"): "k32.s32.s8.s8",
+    ("float", "float", "float"): "k8.f32.tf32.tf32",
+    ("float", "half", "float"): "k8.f32.tf32.tf32",
+    ("e4m3", "e4m3", "float"): "k32.f32.e4m3.e4m3",
+    ("e5m2", "e5m2", "half"): "k32.f32.e5m2.e5m2",
+}
+
+
+def instructions_of_warpgroups(*types, **fields):
+    """The text, and the shapes and types of the products in it."""
+    text = compiled(
+        Product(*types, **fields).text(), language="4.1", architecture="compute_90a"
+    ).partition(".entry msl_fast_0")[2]
+    return text, re.findall(r"wgmma\.mma_async\.sync\.aligned\.(\S+)", text)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.full
+@pytest.mark.parametrize("types", ALONG_K, ids="_".join)
+def test_on_compute_capability_9_0_other_factors_are_multiplied_together(types):
+    fields = dict(m=64, n=64, simdgroups=4, relaxed="int" not in types)
+    # The right operand is turned by the threads, or the copy engine copies both as they are, if they are.
+    for transposed, ways in ((False, 1), (True, 1 if types[0] != types[1] else 2)):
+        text, found = instructions_of_warpgroups(*types, **fields, transpose_right=transposed)
+        assert found == [f"m64n64{ALONG_K[types]}"] * 4 * ways
+        assert ("cp.async.bulk.tensor" in text) == (ways == 2)
+        assert instructions(text, "local") == [0]
+
+
+@pytest.mark.full
+def test_on_compute_capability_9_0_factors_are_exact_unless_the_precision_is_relaxed():
+    fields = dict(m=64, n=64, simdgroups=4)
+    assert instructions_of_warpgroups("float", "float", **fields)[1] == []
+    text, found = instructions_of_warpgroups("e4m3", "e4m3", **fields)
+    assert set(found) == {"m64n64k16.f32.f16.f16"} and "cvt.rn.f16x2.e4m3x2" in text
+
+
 @pytest.mark.nightly
 def test_on_compute_capability_9_0_launches_bring_the_memory_of_large_tiles():
     large = Product("half", "half", m=128, n=256, simdgroups=8)
@@ -266,7 +307,11 @@ def test_attention_without_copies_by_the_copy_engine_has_no_barriers_of_theirs()
         (lambda x: x[:, ::2], []),
         (lambda x: x.view(-1), []),
         (lambda x: x[:0], []),
-        (lambda x: x.view(torch.int32), []),
+        # Columns are counted in units of two bytes.
+        (lambda x: x.view(torch.int32), [(0, 64, 128, 256)]),
+        (lambda x: x.view(torch.int8)[:, :32], [(0, 64, 16, 256)]),
+        (lambda x: x.view(torch.int8)[:, :31], []),
+        (lambda x: x.view(torch.int64), []),
         (lambda x: x[:1].expand(64, 128), []),
         (lambda x: x.as_strided((64, 128), (64, 1)), []),
     ],

@@ -1,6 +1,7 @@
 """matmul2d: every type, size, scope, transposition and kind of operand, against float64."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -137,6 +138,72 @@ def test_large_tiles_of_several_simdgroups(rows, columns, inner):
     library = library_of(LARGE)
     for product in LARGE:
         product.check(library, rows, columns, inner + inner % 2)
+
+
+# Factors of other sizes, which GPUs read along K only: the threads turn what is contiguous across it, in patches
+# of four rows. Each type with each pair of transpositions.
+WAYS = list(itertools.product((False, True), repeat=2))
+ALONG_K = {
+    types: [
+        Product(
+            *types, m, n, 0, tl, tr, s, cooperative=c, accumulates=a, relaxed="int" not in types
+        )
+        for (tl, tr), (m, n, s), (c, a) in zip(
+            WAYS,
+            [(128, 128, 4), (128, 256, 8), (64, 32, 4), (128, 128, 8)],
+            [(False, False), (False, True), (True, True), (True, False)],
+            strict=True,
+        )
+    ]
+    for types in (
+        ("char", "char", "int"),
+        ("uchar", "uchar", "int"),
+        ("char", "int4", "int"),
+        ("float", "float", "float"),
+        ("float", "half", "float"),
+        ("e4m3_whole", "e4m3_whole", "float"),
+        ("e5m2_whole", "e5m2_whole", "half"),
+    )
+}
+for of_types in ALONG_K.values():
+    of_types.append(replace(of_types[0], m=128, n=64, k=32, transpose_right=True))
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.full
+@pytest.mark.parametrize("types", ALONG_K, ids="_".join)
+@pytest.mark.parametrize("rows, columns, inner", [(256, 512, 640), (130, 264, 528), (65, 52, 42)])
+def test_large_tiles_of_other_factors(types, rows, columns, inner):
+    library = library_of(ALONG_K[types], language="4.1")
+    for product in ALONG_K[types]:
+        product.check(library, rows, columns, inner)
+
+
+# Bytes that are factors of 16 bits: where the precision is not relaxed, sums need all 24 bits of a float.
+WIDENED = [
+    Product(*types, m, n, 0, tl, tr, s, cooperative=False)
+    for (tl, tr), (m, n, s), types in zip(
+        [*WAYS, (False, False)],
+        [(64, 32, 4), (128, 128, 4), (128, 256, 8), (64, 64, 4), (128, 64, 4)],
+        [
+            ("e4m3", "e4m3", "float"),
+            ("e5m2", "e5m2", "float"),
+            ("half", "e4m3", "half"),
+            ("char", "half", "float"),
+            ("bfloat", "uchar", "float"),
+        ],
+        strict=True,
+    )
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("rows, columns, inner", [(256, 512, 320), (136, 264, 168), (65, 51, 41)])
+def test_large_tiles_of_bytes_among_floats(rows, columns, inner):
+    products = [*WIDENED, Product("float", "float", "float", 64, 64, 0, simdgroups=4)]
+    library = library_of(products, language="4.1")
+    for product in products:
+        product.check(library, rows, columns, inner)
 
 
 SHORT = """

@@ -1,7 +1,8 @@
 // Copies of boxes of a matrix to shared memory by the GPU's copy engine (TMA) of compute capability
 // 9.0. The engine needs a map of the matrix. The launch makes one of each argument that is a matrix
-// of 16-bit elements; an operation looks up the one that its operand is in, and checks that the
-// engine would read the same elements and zeros as threads do. So maps change no result.
+// of 8, 16 or 32 bits, in units of 16 bits; an operation looks up the one that its operand is in,
+// and checks that the engine would read the same elements and zeros as threads do. So maps change
+// no result.
 #pragma once
 
 #include <msl/cuda/launch.h>
@@ -16,13 +17,13 @@ namespace msl::abi {
 struct alignas(64) CopyMap {
   u64 opaque[16];
 };
-// A matrix of 16-bit elements: its address, and the bytes between rows.
+// A matrix of units of 16 bits: its address, and the bytes between rows.
 struct MappedMatrix {
   u64 first, stride;
   u32 columns, rows;
 };
 constexpr u32 kMaps = 8;
-// metalops/cuda/copy_maps.py. Lines of boxes are 64 elements, in the 128-byte swizzle.
+// metalops/cuda/copy_maps.py. Lines of boxes are 64 units, in the 128-byte swizzle.
 struct alignas(64) Maps {
   CopyMap of_64_rows[kMaps], of_16_rows[kMaps];
   MappedMatrix matrices[kMaps];
@@ -70,30 +71,34 @@ struct MappedOperand {
   bool exists;
 };
 
-// Returns true if `count` elements from `at` on are in a dimension of `size`, and what a box has
+// Returns true if `count` units from `at` on are in a dimension of `size`, and what a box has
 // beyond them is not: the copy engine writes zeros for it.
 MSL_INLINE bool lie_in(abi::u32 at, long count, bool are_whole_boxes, abi::u32 size) {
   const long end = long(at) + count;
   return count > 0 && end <= long(size) && (are_whole_boxes || end == long(size));
 }
-// Finds the matrix of an operand with `rows` rows in a tile; each lane tries one. IsDeep: it is
-// contiguous along K. Called by whole warps, with the same operand, after a barrier.
-template <bool IsDeep, class View>
+// Finds the matrix of an operand with `rows` rows in a tile, and elements of Size bytes; each lane
+// tries one. IsDeep: it is contiguous along K. Called by whole warps, with the same operand, after
+// a barrier.
+template <int Size, bool IsDeep, class View>
 MSL_INLINE MappedOperand mapped(const View& view, int rows, int inner) {
   const msl_support::MapsOfLaunch& all = msl_support::maps_of_launch();
   const uint m = warp_lane() % abi::kMaps;
   const abi::MappedMatrix in = all.matrices[m];
   // Rows are multiples of 16 bytes apart, and matrices less than 64 GiB.
-  const abi::u64 stride = abi::u64(IsDeep ? view.row_stride : view.column_stride) * 2;
+  const abi::u64 stride = abi::u64(IsDeep ? view.row_stride : view.column_stride) * Size;
   const abi::u64 apart = address_of(view.first.handle()) - in.first;
   const abi::u32 y = abi::u32(apart >> 4) / abi::u32(in.stride >> 4);
-  const abi::u32 x = abi::u32(apart - y * in.stride) / 2;
-  const bool has_rows =
-      lie_in(IsDeep ? y : x, view.rows, view.rows >= rows, IsDeep ? in.rows : in.columns);
-  const bool has_inner =
-      lie_in(IsDeep ? x : y, view.columns, inner % 64 == 0, IsDeep ? in.columns : in.rows);
-  const bool is_it = m < all.count && in.stride == stride && apart < (1ul << 36) && has_rows &&
-                     has_inner && view.columns == inner;
+  const abi::u32 x_bytes = abi::u32(apart - y * in.stride), x = x_bytes / 2;
+  // A line of an operand, in units.
+  const long bytes = (IsDeep ? view.columns : view.rows) * Size, along = bytes / 2;
+  const long lines = IsDeep ? view.rows : view.columns;
+  const bool are_units = Size > 1 || (x_bytes | abi::u32(bytes)) % 2 == 0;
+  const bool is_whole = view.rows >= rows, is_whole_inner = inner * Size % 128 == 0;
+  const bool has_line = lie_in(x, along, IsDeep ? is_whole_inner : is_whole, in.columns);
+  const bool has_lines = lie_in(y, lines, IsDeep ? is_whole : is_whole_inner, in.rows);
+  const bool is_it = m < all.count && in.stride == stride && apart < (1ul << 36) && are_units &&
+                     has_line && has_lines && view.columns == inner;
   const abi::u32 finders = ::__ballot_sync(~0u, is_it);
   if (finders == 0) return {nullptr, nullptr, 0, 0, false};
   const int finder = ::__ffs(int(finders)) - 1;
@@ -136,21 +141,21 @@ MSL_INLINE void copy_box(abi::u32 to, const abi::CopyMap* map, int x, int y, abi
 // Copies blocks of an operand, as StagedBlock lays them out. Called by one thread.
 template <class Block, int Depth, bool IsDeep, int Fragments>
 struct BoxLoader {
-  static constexpr bool is_possible =
-      Depth == 64 && Block::rows % 64 == 0 && (Fragments == 1 || IsDeep);
+  static constexpr bool is_possible = Depth * Block::size == 128 && Block::rows % 64 == 0 &&
+                                      (Fragments == 1 || IsDeep) && (IsDeep || Block::size == 2);
   MappedOperand operand;
   MSL_INLINE void bring(abi::u32 to, int block, abi::u32 barrier) const {
-    const int k = block * Depth;
+    const int k = block * 64;  // in units, along a line; elsewhere elements are units
     if constexpr (Fragments == 1) {
       MSL_UNROLLED
       for (int r = 0; r < Block::rows; r += 64) {
-        copy_box(to + r * Depth * 2, operand.of_64_rows, operand.x + (IsDeep ? k : r),
+        copy_box(to + r * 128, operand.of_64_rows, operand.x + (IsDeep ? k : r),
                  operand.y + (IsDeep ? r : k), barrier);
       }
     } else {
       MSL_UNROLLED
       for (int line = 0; line < Block::rows; line += 16) {
-        copy_box(to + line * Depth * 2, operand.of_16_rows, operand.x + k,
+        copy_box(to + line * 128, operand.of_16_rows, operand.x + k,
                  operand.y + row_of_line<Fragments>(line), barrier);
       }
     }

@@ -2,9 +2,10 @@
 // accumulates its part of the tile in registers, in the tensor cores' fragment layout
 // (warp_tile.h).
 //
-// Tensor cores (mma, wgmma) multiply operands that are exact in half or in bfloat. Operands of a
-// threadgroup's operation are staged in shared memory, those of a single simdgroup are read in
-// place. All other GEMMs use fused multiply-adds.
+// Tensor cores (mma, wgmma) multiply operands that are exact in half or in bfloat, and warpgroups
+// bytes and some that are not exact (FactorInMemory). Operands of a threadgroup's operation are
+// staged in shared memory, those of a single simdgroup are read in place. All other GEMMs use fused
+// multiply-adds.
 #pragma once
 
 #include <msl/cuda/copy_engine.h>
@@ -159,6 +160,15 @@ struct TileView : View {
   }
 };
 
+template <class E, class Planes>
+inline constexpr bool is_bare<TileView<MatrixView<E, Planes>>> = [] {
+  if constexpr (is_format<E>) {
+    return Format<metal::remove_cv_t<E>>::bits == 8 && !Planes::has_scales;
+  } else {
+    return true;
+  }
+}();
+
 template <class View>
 MSL_INLINE TileView<View> tile_view(const View& of, long rows, long columns) {
   return TileView<View>(of, rows, columns);
@@ -308,6 +318,36 @@ struct FactorOf {
       !is_float && is_exact_in_bfloat(left) && is_exact_in_bfloat(right);
   typedef metal::conditional_t<is_half, half, metal::conditional_t<is_bfloat, bfloat, float>> type;
 };
+// Likewise of an operation whose operands are in memory. Warpgroups also multiply bytes; and, if
+// the precision may be relaxed, Tf32 and floats of 8 bits, of which sums lose some precision.
+template <matmul2d_descriptor D, int Simdgroups, class L, class R, class E, bool HasScales>
+struct FactorInMemory {
+  static constexpr int inner = has_dynamic_k(D) ? 0 : D.k;
+  template <class T>
+  static constexpr bool can_be() {
+    return is_for_warpgroups<D.m, D.n, Simdgroups>() &&
+           RingOf<sizeof(T), D.m, D.n, inner>::is_possible;
+  }
+  static constexpr auto choose() {
+    constexpr Element left = element_of_product<L>, right = element_of_product<R>;
+    constexpr bool are_eighths =
+        left == right && (left == Element::kE4m3 || left == Element::kE5m2);
+    constexpr bool is_relaxed = D.relaxed_precision && !HasScales;
+    using Usual = typename FactorOf<L, R, E, HasScales>::type;
+    if constexpr (same<E, int>) {
+      using Byte = metal::conditional_t<left == Element::kUint8, unsigned char, signed char>;
+      return metal::conditional_t<can_be<Byte>(), metal::type_identity<Byte>,
+                                  metal::type_identity<float>>();
+    } else if constexpr (is_relaxed && same<Usual, float> && can_be<Tf32>()) {
+      return metal::type_identity<Tf32>();
+    } else if constexpr (is_relaxed && are_eighths && can_be<L>()) {
+      return metal::type_identity<L>();
+    } else {
+      return metal::type_identity<Usual>();
+    }
+  }
+  typedef typename decltype(choose())::type type;
+};
 
 // Accumulates a b into 16 x 16 sums.
 template <class T>
@@ -398,14 +438,14 @@ MSL_INLINE void multiply_block(abi::u32 a, abi::u32 b, int row, int column, uint
 }
 // Starts the product of a staged block with warpgroups (wgmma). It runs asynchronously.
 template <class T, class A, class B, class Tile, int Depth, bool LeftDeep, bool RightDeep>
-MSL_INLINE void begin_block(abi::u32 a, abi::u32 b, int warps_before, float* sums) {
+MSL_INLINE void begin_block(abi::u32 a, abi::u32 b, int warps_before, SumOfFactors<T>* sums) {
   constexpr int columns = Tile::across * 16;
   constexpr int width = widest_instruction(columns);
-  constexpr abi::u64 left = matrix_in_memory<A::width * 2>(A::width * Depth * 2, A::width * 16);
-  constexpr abi::u64 right = matrix_in_memory<B::width * 2>(B::width * Depth * 2, B::width * 16);
+  constexpr abi::u64 left = matrix_in_memory<A::line_bytes>(A::between_blocks, A::line_bytes * 8);
+  constexpr abi::u64 right = matrix_in_memory<B::line_bytes>(B::between_blocks, B::line_bytes * 8);
   begin_products();
   MSL_UNROLLED
-  for (int k = 0; k < Depth; k += 16) {
+  for (int k = 0; k < Depth; k += 32 / int(sizeof(T))) {
     MSL_UNROLLED
     for (int i = 0; i < Tile::down; ++i) {
       const abi::u32 x = a + A::address(warps_before / 4 * Tile::down * 64 + i * 64, k);
@@ -486,22 +526,26 @@ template <class T, int M, int N, int Inner, int Simdgroups, bool LeftDeep, bool 
 struct WarpgroupProduct {
   using Part = Bands<M, N, Simdgroups>;
   using Tile = WarpTile<Part::rows, Part::columns>;
-  using Ring = RingOf<M, N, Inner>;
+  using Ring = RingOf<sizeof(T), M, N, Inner>;
+  using Sum = SumOfFactors<T>;
   static constexpr int depth = Ring::depth, count = Ring::count, threads = Simdgroups * 32;
   static constexpr int barriers_bytes = 2 * 8 * count;
-  using A = StagedBlock<T, M, depth, LeftDeep>;
-  using B = StagedBlock<T, N, depth, RightDeep>;
+  static constexpr bool has_deep_left = LeftDeep || !is_read_across<T>;
+  static constexpr bool has_deep_right = RightDeep || !is_read_across<T>;
+  using A = StagedBlock<T, M, depth, has_deep_left>;
+  using B = StagedBlock<T, N, depth, has_deep_right>;
   using BoxesOfA = BoxLoader<A, depth, LeftDeep, Tile::down>;
   using BoxesOfB = BoxLoader<B, depth, RightDeep, 1>;
 
   abi::u32 memory;
   int thread, warps_before, blocks;
-  float* sums;
+  Sum* sums;
 
   MSL_INLINE void multiply(int stage) const {
     const abi::u32 at = memory + stage * Ring::bytes;
     pin_sums<Tile::capacity>(sums);
-    begin_block<T, A, B, Tile, depth, LeftDeep, RightDeep>(at, at + A::bytes, warps_before, sums);
+    begin_block<T, A, B, Tile, depth, has_deep_left, has_deep_right>(at, at + A::bytes,
+                                                                     warps_before, sums);
     pin_sums<Tile::capacity>(sums);
   }
   MSL_INLINE void finish() const {
@@ -513,8 +557,8 @@ struct WarpgroupProduct {
   // which they know when they meet next.
   template <class Left, class Right>
   MSL_INLINE void run(const Left& left, const Right& right) const {
-    BlockLoader<T, A, Left, depth, LeftDeep, threads, Tile::down> a(left, thread);
-    BlockLoader<T, B, Right, depth, RightDeep, threads, 1> b(right, thread);
+    typename LoaderOf<T, A, Left, depth, LeftDeep, threads, Tile::down>::type a(left, thread);
+    typename LoaderOf<T, B, Right, depth, RightDeep, threads, 1>::type b(right, thread);
     const auto bring = [&](int block, int stage) {
       if (block < blocks) {
         a.bring(memory + stage * Ring::bytes, block);
@@ -522,8 +566,10 @@ struct WarpgroupProduct {
       }
       end_of_copies();
     };
+    // Elements loaded ahead to registers have arrived when the product before is done.
+    constexpr bool loads_ahead = requires { a.loads_ahead; } || requires { b.loads_ahead; };
     prepare_first<count - 1>(a, b);
-    MSL_UNROLLED
+#pragma unroll 1
     for (int block = 0; block < count - 2; ++block) bring(block, block);
     int stage = 0, next = count - 2;
 #pragma unroll 1
@@ -532,9 +578,10 @@ struct WarpgroupProduct {
       show_to_tensor_cores();
       ::__syncthreads();
       multiply(stage);
+      if (loads_ahead) wait_for_products<1>();
       bring(block + count - 2, next);
       prepare(a, b, block + count - 1);
-      wait_for_products<1>();
+      if (!loads_ahead) wait_for_products<1>();
       stage = stage + 1 == count ? 0 : stage + 1;
       next = next + 1 == count ? 0 : next + 1;
     }
@@ -601,7 +648,7 @@ struct WarpgroupProduct {
 template <class T, int M, int N, int Inner, int Simdgroups, bool LeftDeep, bool RightDeep,
           class Left, class Right>
 MSL_INLINE void multiply_by_warpgroups(const Left& left, const Right& right, int inner,
-                                       float* sums) {
+                                       SumOfFactors<T>* sums) {
   using Product = WarpgroupProduct<T, M, N, Inner, Simdgroups, LeftDeep, RightDeep>;
   using Ring = typename Product::Ring;
   const int thread = int((index_in_threadgroup() & ~31u) | warp_lane());
@@ -612,10 +659,9 @@ MSL_INLINE void multiply_by_warpgroups(const Left& left, const Right& right, int
       ::__shfl_sync(~0u, thread / 128 * 4, 0),  // uniform in a warp, as the compiler can see
       (inner + Ring::depth - 1) / Ring::depth, sums};
   if constexpr (Product::BoxesOfA::is_possible && Product::BoxesOfB::is_possible &&
-                Left::is_plain && same<typename Left::Value, T> && Right::is_plain &&
-                same<typename Right::Value, T>) {
-    const MappedOperand a = mapped<LeftDeep>(left, M, inner),
-                        b = mapped<RightDeep>(right, N, inner);
+                are_factors<T, Left> && are_factors<T, Right>) {
+    const MappedOperand a = mapped<sizeof(T), LeftDeep>(left, M, inner),
+                        b = mapped<sizeof(T), RightDeep>(right, N, inner);
     // The copy engine takes longer to begin.
     if (a.exists && b.exists && product.blocks >= Ring::count) {
       product.run_by_maps({a}, {b});
@@ -936,7 +982,7 @@ MSL_INLINE void multiply_matrices(const Left& left, const Right& right, const By
         destination, [&](const auto& part, uint lane, auto* sums) {
           using Part = Bands<M, N, Simdgroups>;
           if constexpr (!same<Factor, float> && is_for_warpgroups<M, N, Simdgroups>() &&
-                        RingOf<M, N, Inner>::is_possible) {
+                        RingOf<sizeof(Factor), M, N, Inner>::is_possible) {
             multiply_by_warpgroups<Factor, M, N, Inner, Simdgroups, LeftDeep, RightDeep>(
                 left, by_column, inner, sums);
           } else if constexpr (Simdgroups > 1 && !same<Factor, float> &&
@@ -960,12 +1006,14 @@ template <matmul2d_descriptor D, class Scope, class L, class R, class Dst>
 MSL_INLINE void multiply_tiles(L& left, R& right, Dst& destination) {
   constexpr int simdgroups = ScopeOf<Scope>::simdgroups;
   constexpr bool accumulates = D.matmul_mode == matmul2d_descriptor::mode::multiply_accumulate;
-  using Factor =
-      typename FactorOf<element_of_operand_t<L>, element_of_operand_t<R>, typename Dst::value_type,
-                        has_scales<L>() || has_scales<R>()>::type;
+  using LE = element_of_operand_t<L>;
+  using RE = element_of_operand_t<R>;
+  using E = typename Dst::value_type;
+  constexpr bool scales = has_scales<L>() || has_scales<R>();
   if constexpr (is_staged<R>) {
     multiply_staged_lines<D>(left, right, destination);
   } else if constexpr (is_tensor<L> && is_tensor<R>) {
+    using Factor = typename FactorInMemory<D, simdgroups, LE, RE, E, scales>::type;
     const int inner = int(inner_size<D>(left, right));
     const auto a = tile_view(view_of(left, D.transpose_left), D.m, inner);
     const auto b = tile_view(view_of(right, D.transpose_right), inner, D.n);
@@ -973,6 +1021,7 @@ MSL_INLINE void multiply_tiles(L& left, R& right, Dst& destination) {
     multiply_matrices<Factor, D.m, D.n, has_dynamic_k(D) ? 0 : D.k, simdgroups, accumulates,
                       !D.transpose_left, D.transpose_right>(a, b, by_column, inner, destination);
   } else {
+    using Factor = typename FactorOf<LE, RE, E, scales>::type;
     with_sums<D.m, D.n, 1, accumulates>(destination, [&](const auto&, uint lane, auto* sums) {
       with_left<D>(left, lane, [&](const auto& a) {
         with_right<Factor, D>(right, lane, [&](const auto& b) {
