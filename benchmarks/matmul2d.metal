@@ -1,6 +1,7 @@
-// C = A B by matmul2d, of half or bfloat with sums in float: a tile of M x N for each threadgroup,
-// all of the inner dimension at once (matmul2d_*; matmul2d_nt_* has B transposed in memory, as a
-// linear layer's weight) or in steps of 32 (matmul2d_steps_*).
+// C = A B by matmul2d, with sums in float, or of bytes in int: a tile of M x N for each
+// threadgroup, all of the inner dimension at once (matmul2d_*; matmul2d_nt_* has B transposed in
+// memory, as a linear layer's weight; matmul2d_relaxed_* relaxes the precision) or in steps of 32
+// (matmul2d_steps_*).
 //
 // Threads: (columns / N * 32 * SIMDGROUPS, rows / M) in groups of (32 * SIMDGROUPS, 1). Sizes:
 // rows, columns, inner.
@@ -12,6 +13,29 @@ using namespace mpp::tensor_ops;
 
 template <typename T>
 using Matrix = tensor<device T, dextents<int, 2>, tensor_inline>;
+typedef metal_fp8_e4m3_format e4m3;
+typedef metal_fp8_e5m2_format e5m2;
+// The type of a pointer to elements, and of the result.
+template <typename T>
+struct Stored {
+  typedef T element;
+  typedef T result;
+};
+template <>
+struct Stored<char> {
+  typedef char element;
+  typedef int result;
+};
+template <>
+struct Stored<e4m3> {
+  typedef uchar element;
+  typedef half result;
+};
+template <>
+struct Stored<e5m2> {
+  typedef uchar element;
+  typedef half result;
+};
 
 // The tile of a threadgroup: down bands of eight tiles, so that threadgroups that run at the same
 // time share rows and columns.
@@ -21,12 +45,13 @@ inline uint2 tile_of(uint2 group, uint2 groups) {
   return uint2(index % band / rows, first + index % band % rows);
 }
 
-template <typename T, int M, int N, int SIMDGROUPS, bool IS_TRANSPOSED>
-kernel void product(device T* a, device T* b, device T* c, constant int3& sizes,
+template <typename T, int M, int N, int SIMDGROUPS, bool IS_TRANSPOSED, bool IS_RELAXED = false>
+kernel void product(device typename Stored<T>::element* a, device typename Stored<T>::element* b,
+                    device typename Stored<T>::result* c, constant int3& sizes,
                     uint2 group [[threadgroup_position_in_grid]],
                     uint2 groups [[threadgroups_per_grid]]) {
   constexpr auto description =
-      matmul2d_descriptor(M, N, static_cast<int>(dynamic_extent), false, IS_TRANSPOSED);
+      matmul2d_descriptor(M, N, static_cast<int>(dynamic_extent), false, IS_TRANSPOSED, IS_RELAXED);
   matmul2d<description, execution_simdgroups<SIMDGROUPS>> op;
   const int rows = sizes.x, columns = sizes.y, inner = sizes.z;
   const uint2 tile = tile_of(group, groups);
@@ -34,8 +59,9 @@ kernel void product(device T* a, device T* b, device T* c, constant int3& sizes,
   auto left = Matrix<T>(a, dextents<int, 2>(inner, rows)).slice(0, row);
   auto right = IS_TRANSPOSED ? Matrix<T>(b, dextents<int, 2>(inner, columns)).slice(0, column)
                              : Matrix<T>(b, dextents<int, 2>(columns, inner)).slice(column, 0);
-  auto result = Matrix<T>(c, dextents<int, 2>(columns, rows)).slice(column, row);
-  op.run(left, right, result);
+  auto result = Matrix<typename Stored<T>::result>(c, dextents<int, 2>(columns, rows));
+  auto tile_of_result = result.slice(column, row);
+  op.run(left, right, tile_of_result);
 }
 
 template <typename T, int M, int N, int SIMDGROUPS>
@@ -68,10 +94,11 @@ kernel void product_in_steps(device T* a, device T* b, device T* c, constant int
   }
 }
 
-#define INSTANTIATE(KERNEL, NAME, T, M, N, SIMDGROUPS, ...)                                   \
-  template [[host_name(NAME "_" #T "_" #M "x" #N "_" #SIMDGROUPS)]] kernel void               \
-  KERNEL<T, M, N, SIMDGROUPS, ##__VA_ARGS__>(device T*, device T*, device T*, constant int3&, \
-                                             uint2, uint2);
+#define INSTANTIATE(KERNEL, NAME, T, M, N, SIMDGROUPS, ...)                     \
+  template [[host_name(NAME "_" #T "_" #M "x" #N "_" #SIMDGROUPS)]] kernel void \
+  KERNEL<T, M, N, SIMDGROUPS, ##__VA_ARGS__>(                                   \
+      device typename Stored<T>::element*, device typename Stored<T>::element*, \
+      device typename Stored<T>::result*, constant int3&, uint2, uint2);
 #define INSTANTIATE_TILES(T)                                \
   INSTANTIATE(product, "matmul2d", T, 64, 64, 4, false)     \
   INSTANTIATE(product, "matmul2d", T, 128, 64, 4, false)    \
@@ -82,3 +109,18 @@ kernel void product_in_steps(device T* a, device T* b, device T* c, constant int
   INSTANTIATE(product_in_steps, "matmul2d_steps", T, 64, 64, 4)
 INSTANTIATE_TILES(half)
 INSTANTIATE_TILES(bfloat)
+#define INSTANTIATE_LARGE_TILES(NAME, T, IS_RELAXED)            \
+  INSTANTIATE(product, NAME, T, 128, 256, 8, false, IS_RELAXED) \
+  INSTANTIATE(product, NAME "_nt", T, 128, 256, 8, true, IS_RELAXED)
+INSTANTIATE_LARGE_TILES("matmul2d", char, false)
+INSTANTIATE_LARGE_TILES("matmul2d_relaxed", float, true)
+INSTANTIATE_LARGE_TILES("matmul2d_relaxed", e4m3, true)
+INSTANTIATE_LARGE_TILES("matmul2d_relaxed", e5m2, true)
+INSTANTIATE_LARGE_TILES("matmul2d", float, false)
+INSTANTIATE_LARGE_TILES("matmul2d", e4m3, false)
+INSTANTIATE(product, "matmul2d", char, 128, 128, 4, false)
+INSTANTIATE(product, "matmul2d_nt", char, 128, 128, 4, true)
+INSTANTIATE(product, "matmul2d", char, 256, 128, 8, false)
+INSTANTIATE(product, "matmul2d_relaxed", float, 256, 128, 8, false, true)
+INSTANTIATE(product, "matmul2d_relaxed", e4m3, 256, 128, 8, false, true)
+INSTANTIATE(product, "matmul2d", float, 64, 64, 4, false)
