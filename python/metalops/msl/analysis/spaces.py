@@ -10,7 +10,15 @@ import re
 
 from ..source.tree import NESTED, inner_first, may_be_deep
 from .calls import CallGraph
-from .program import ClassScope, Function, Program, declared_identifier, last_name, name_node
+from .program import (
+    ClassScope,
+    Function,
+    Program,
+    declared_identifier,
+    last_name,
+    name_node,
+    template_parameters,
+)
 from .scopes import Declaration
 from .types import NO_POINTER, Type, types_of
 
@@ -165,6 +173,17 @@ class Spaces:
             return None
         found = decayed(self.type_of(values[0]))
         return None if found is None or found.is_open else found
+
+    def described(self, argument) -> Type:
+        """Returns the type of a type_descriptor, which may be `decltype` of an expression whose type is known."""
+        type_ = self.types.described(argument).type
+        node = argument.child_by_field_name("type")
+        if node is None or node.type != "decltype" or type_.kind != "value":
+            return type_
+        values = [c for c in node.named_children if c.type != "comment"]
+        if len(values) != 1 or values[0].type not in ("identifier", "binary_expression"):
+            return type_
+        return self.type_of(values[0]) or type_
 
     # ---- names -----------------------------------------------------------------------------------
 
@@ -390,6 +409,13 @@ class Spaces:
             return None
         return Type("value", None, None, self.source.masked_text(name), False)
 
+    def _of_local_alias(self, declaration: Declaration, name) -> Type | None:
+        """Returns the type of `T(a)`, where T is an alias that the function declares."""
+        found = self.types.aliases.get(self.source.masked_text(name))
+        if declaration.kind != "type" or found is None or found.is_open:
+            return None
+        return found.in_space(None) if found.kind in ("pointer", "value") else None
+
     def _object(self, type_node) -> Type | None:
         """Returns the type of `T(...)` or `T{...}`."""
         start = type_node.start_byte
@@ -411,7 +437,9 @@ class Spaces:
         if candidates:
             if called.type != "field_expression" and text in self.types.classes:
                 return self._object(called if called.type == "template_function" else name)
-            return self._results(self.matching(node, candidates), self._owner(called))
+            matching = self.matching(node, candidates)
+            found = self._results(matching, self._owner(called))
+            return found or self._deduced_result(node, matching)
         if called.type == "field_expression":
             owner = self.type_of(called.child_by_field_name("argument"))
             is_class = owner is None or owner.kind != "value" or owner.is_open
@@ -419,7 +447,8 @@ class Spaces:
             return None if is_class else NUMBER
         declaration = self.calls.scopes_around(node).declaration_of(name)
         if declaration is not None:
-            return self._made(name, len(arguments_of(node) or ()))
+            made = self._made(name, len(arguments_of(node) or ()))
+            return made or self._of_local_alias(declaration, name)
         if _BUILTIN_CALL.match(text):
             return Type("value", None, None, text, False)
         if text in self.types.classes or text in self.types.aliases:
@@ -434,6 +463,33 @@ class Spaces:
             return None
         owner = self.type_of(called.child_by_field_name("argument"))
         return owner.target if owner is not None and owner.kind == "pointer" else owner
+
+    def _deduced_result(self, call, functions: list[Function]) -> Type | None:
+        """Returns the type of a call of a function template that returns one of its parameters, which a template argument
+        or a function argument tells."""
+        templates = [f for f in functions if not f.is_specialisation]
+        if len(templates) != 1 or len(templates[0].template_headers) != 1:
+            return None
+        result = self.types.result(templates[0])
+        if result is None or result.kind != "value" or not result.is_open:
+            return None
+        name = name_node(call.child_by_field_name("function"))
+        written = []
+        if name.parent.type in ("template_function", "template_method"):
+            written = name.parent.child_by_field_name("arguments").named_children
+        header = template_parameters(templates[0].template_headers[0])
+        for parameter, argument in zip(header, written, strict=False):
+            own = parameter.identifier and self.source.masked_text(parameter.identifier)
+            if own == result.name and argument.type == "type_descriptor":
+                found = decayed(self.described(argument))
+                return None if found.is_open else found
+        parameters = self.types.parameters(templates[0].declarator)
+        for argument, (_, _, declared) in zip(arguments_of(call) or (), parameters, strict=False):
+            type_ = declared.type.target if declared.type.kind == "reference" else declared.type
+            if type_.kind == "value" and type_.is_open and type_.name == result.name:
+                found = decayed(self.type_of(argument))
+                return None if found is None or found.is_open else found
+        return None
 
     def _results(self, functions: list[Function], owner: Type | None = None) -> Type | None:
         found = [self._result(f, owner) for f in functions]

@@ -122,16 +122,24 @@ class ClassCopies:
         arguments = use.child_by_field_name("arguments").named_children
         found = [*map(self._kind_of, arguments)]
         for default in self._left_out(use, scope):
-            words = re.findall(r"\w+", default)
-            if any(map(self.spaces.types.is_template_parameter, words)):
+            kind = self.kind_of_default(default)
+            if kind == "unknown":
                 return None
-            if not ("*" in default or re.fullmatch(r"[\w\s]*", default)):
-                return None
-            pointer = re.fullmatch(r"(?:const\s+)?(\w+)\s[\w\s]*\*(?:\s*const)?", default)
-            if "*" in default and (pointer is None or pointer[1] not in DATA_SPACES):
-                return None
-            found.append(None if pointer is None else pointer[1])
+            found.append(kind)
         return tuple(found)
+
+    def kind_of_default(self, default: str) -> str | None:
+        """Returns what kind_of() does for the default of a template parameter."""
+        pointer = re.fullmatch(r"(?:const\s+)?(\w+)\s[\w\s]*\*(?:\s*const)?", default)
+        if pointer is not None and pointer[1] in DATA_SPACES:
+            return pointer[1]
+        words = re.findall(r"\w+", default)
+        if any(map(self.spaces.types.is_template_parameter, words)):
+            return "unknown"
+        alias = self.spaces.types.aliases.get(default)
+        if alias is not None and alias.kind == "pointer":
+            return alias.target.space or "thread"
+        return None if re.fullmatch(r"[\w\s]*", default) else "unknown"
 
     def _left_out(self, use, scope: ClassScope) -> list[str]:
         """Returns the defaults of the parameters for which a use has no arguments."""

@@ -58,7 +58,7 @@ _NAMES = "[(identifier) (field_identifier)] @n"
 
 def spaced_families(program: Program) -> dict[str, list[Function]]:
     """Returns the functions, by name, of which some name an address space, by themselves or by a type alias."""
-    aliases = _spaced_aliases(program)
+    aliases = spaced_aliases(program)
     families: dict[str, list[Function]] = {}
     for function in program.functions:
         if function.stage is None:
@@ -82,7 +82,7 @@ def _names_a_space(program: Program, function: Function, aliases: set[str]) -> b
     )
 
 
-def _spaced_aliases(program: Program) -> set[str]:
+def spaced_aliases(program: Program) -> set[str]:
     """Returns the names of type aliases that name an address space."""
     masked = program.source.masked
     found = set()
@@ -128,7 +128,7 @@ class Overloads:
 
     @functools.cached_property
     def _aliases(self) -> set[str]:
-        return _spaced_aliases(self.program)
+        return spaced_aliases(self.program)
 
     def run(self) -> list[Insertion]:
         """Returns the text that gives each set of overloads that address spaces tell apart names of their own.

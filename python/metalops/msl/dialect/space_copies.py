@@ -7,8 +7,9 @@ as those that the program has itself (overloads.py). A pack becomes the paramete
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ..analysis.program import (
     Function,
@@ -16,15 +17,17 @@ from ..analysis.program import (
     ProgramError,
     declared_identifier,
     name_node,
+    name_of,
     parameter_ranges,
     template_parameters,
 )
 from ..analysis.spaces import Spaces, arguments_of, chain, decayed, spaces_of
-from ..analysis.types import NO_POINTER, NOTHING, Type
+from ..analysis.types import DATA_SPACES, NO_POINTER, NOTHING, Type
 from ..source.locations import LineMap
 from ..source.parse import Source
 from .class_copies import ClassCopies
 from .insertion import Insertion
+from .overloads import spaced_aliases
 from .separated import insertions
 
 _LIMIT = 64  # templates of a program
@@ -42,6 +45,8 @@ def separated(program: Program, lines: LineMap) -> Program:
     first, left_out = None, program.left_out
     for number in range(_LIMIT):
         try:
+            if _has_spaced_specialisations(program):
+                _Copies(program, number).check_specialisations()
             longer = insertions(program)
         except ProgramError as error:
             first = first or error
@@ -62,6 +67,20 @@ def separated(program: Program, lines: LineMap) -> Program:
     raise first
 
 
+def _has_spaced_specialisations(program: Program) -> bool:
+    """Returns true if some explicit specialisation of a function template may name an address space."""
+    found = [f for f in program.functions if f.is_specialisation and f.stage is None]
+    aliases = spaced_aliases(program) if found else set()
+    for function in found:
+        start = name_of(function.declarator).start_byte
+        end = function.declarator.end_byte
+        if any(w.text in DATA_SPACES for w in program.source.words_in(start, end)):
+            return True
+        if not aliases.isdisjoint(re.findall(r"\w+", program.source.masked[start:end])):
+            return True
+    return False
+
+
 class _Copies:
     """number: which makes names unique, of the copies of one template."""
 
@@ -72,6 +91,8 @@ class _Copies:
         self.spaces: Spaces = program.kept(spaces_of)
         self.calls = self.spaces.calls
         self._classes = ClassCopies(self.spaces, number, self._kind_of, self._around)
+        self._open: dict[Function, dict[str, bool]] = {}
+        self._calls_found: dict[Function, list] = {}
 
     def of(self, error: ProgramError) -> list[Insertion]:
         """Returns the insertions that resolve an error about an address space in a template: the copies of that, or first
@@ -83,6 +104,8 @@ class _Copies:
     def _around(self, node) -> list[Insertion]:
         """Returns the copies of the function template around a node, or else of the class template."""
         function = self.calls.function_around(node) or self._with_header(node)
+        if function is not None and function.is_specialisation:
+            function = self.specialised.get(function)
         found = [] if function is None else self.copies_for(function)
         scope = None if found else self._classes.around(node)
         return found if scope is None else self._classes.of(scope)
@@ -103,6 +126,9 @@ class _Copies:
         waits_for = self._waits_for(function)
         group = [f for f in waits_for if f is not function and function in self._waits_for(f)]
         group.insert(0, function)
+        group += [f for f in self._namesakes(group) if f not in group]
+        if any(map(self._is_in_expansion, self._calls_between(group))):
+            return []
         if not all(self._open_parameters(f) and self._can_be_copied(f) for f in group):
             return []
         for other in waits_for:
@@ -111,21 +137,47 @@ class _Copies:
         found = self._combinations_of(group)
         if found is None:
             return []
-        longer = [i for f in group for i in self._without_pointees(f, group)]
+        longer = [i for call in self._calls_outside(group) for i in self._marks(call, group, {})]
         for f, combinations in found.items():
             given = [c for c in combinations if any(kind not in (None, ()) for kind in c)]
-            nodes = [f.node, *self._declarations_of(f)]
+            declarations = self._declarations_of(f)
+            nodes = [f.node, *declarations]
             prefix = NOTHING if len(given) == len(combinations) else NO_POINTER
             begin = min(n.start_byte for n in nodes)
+            own = self._own_types(f, (None,) * len(self._open_parameters(f)))
+            for call in self._calls_in(f, group):
+                longer += self._marks(call, group, own)
             for index, combination in enumerate(given):
-                copy = self._copy(f, combination, f"{group.index(f)}_{index}")
+                copy = self._copy(f, combination, f"{group.index(f)}_{index}", group)
                 text = copy.text()
                 longer.append(Insertion(f.node.end_byte, f" {text}"))
                 if self._is_declared_before(f, group):
                     longer.append(Insertion(begin, f"{copy.declaration()} "))
             for node in nodes:
                 longer += self._named(node, self._open_parameters(f), prefix)
-        return sorted(longer, key=lambda i: i.offset)
+            for specialisation in self._specialisations_of(f):
+                longer += self._marks_of_specialisation(specialisation, f)
+        return sorted(dict.fromkeys(longer), key=lambda i: i.offset)
+
+    def _namesakes(self, group: list[Function]) -> list[Function]:
+        """Returns the templates that share their name with one of a group of which copies get names of their own, and
+        that its calls may mean as well."""
+        return [
+            other
+            for function in group
+            if self._only_written(function)
+            for other in self.program.functions
+            if other.name == function.name
+            and other.body is not None
+            and other.template_headers
+            and not other.is_specialisation
+            and self._place(other) == self._place(function)
+            and self.calls.lookup.taking([other], self.calls.lookup.count(function))
+        ]
+
+    def _place(self, function: Function) -> tuple:
+        lookup = self.calls.lookup
+        return (*lookup.place(function).path, lookup.owner(function))
 
     def _waits_for(self, function: Function) -> list[Function]:
         """Returns the templates that have to be copied first, since what they give a template is not known: those that call
@@ -154,32 +206,42 @@ class _Copies:
                 if self._gives_no_pointers(call):
                     continue
                 if around in group:
-                    if any(
-                        n in self._open_parameters(function)
-                        for n, _ in self._written(call, function)
-                    ):
-                        return None
                     inside.append((around, call, function))
                     continue
                 kinds = self._kinds(call, function, self._open_parameters(function))
                 if kinds is None:
                     return None
                 found[function].setdefault(kinds)
+            for specialisation in self._specialisations_of(function):
+                found[function].setdefault(self._kinds_of_specialisation(specialisation, function))
         waiting = [(f, c) for f in group for c in found[f]]
         while waiting and sum(map(len, found.values())) < _LIMIT:
             around, combination = waiting.pop()
             own = self._own(around, combination)
+            types = self._own_types(around, combination)
             for _, call, function in [i for i in inside if i[0] is around]:
                 given: list[Kind] = []
                 for argument in call.child_by_field_name("arguments").named_children:
-                    given += self._kinds_inside(argument, own)
+                    given += self._kinds_inside(argument, own, types)
                 if self._is_of_another(len(given), function):
                     continue
-                kinds = self._combination(function, self._open_parameters(function), given, {})
-                if kinds is not None and kinds not in found[function]:
+                parameters = self._open_parameters(function)
+                written = self._kinds_written(call, function, parameters, types)
+                if written is None:
+                    return None
+                kinds = self._combination(function, parameters, given, written)
+                if kinds is None:
+                    return None
+                if kinds not in found[function]:
                     found[function][kinds] = None
                     waiting.append((function, kinds))
         return found
+
+    def _own_types(self, function: Function, combination: tuple) -> dict[str, Kind]:
+        """Returns what the type parameters of a template are, by name, without packs."""
+        parameters = self._open_parameters(function).items()
+        pairs = zip(parameters, combination, strict=True)
+        return {name: kind for (name, is_pack), kind in pairs if not is_pack}
 
     def _own(self, function: Function, combination: tuple) -> dict[str, Kind]:
         """Returns what the parameters of a template are, by name."""
@@ -193,10 +255,13 @@ class _Copies:
 
     def _is_declared_before(self, function: Function, group: list[Function]) -> bool:
         """Returns true if copies of a template call each other before they are defined."""
-        if function.in_class or self._has_defaults(function):
+        if function.in_class or function.body is None or self._has_defaults(function):
             return False
         if re.search(r"\bauto\b", self._head(function)):
             return False
+        before = [f.node.start_byte for f in self._specialisations_of(function)]
+        if any(start < function.node.start_byte for start in before):
+            return True
         return any(
             self.calls.function_around(call) in group for f in group for call in self._calls_of(f)
         )
@@ -230,29 +295,171 @@ class _Copies:
     def _typed(self, function: Function) -> list:
         return self.spaces.types.parameters(function.declarator)
 
-    def _without_pointees(self, function: Function, group: list[Function]) -> Iterator[Insertion]:
-        """Yields what makes pointers in the template arguments of calls what copies take: what they point to."""
-        parameters = self._open_parameters(function)
-        for call in self._calls_of(function):
-            if self.calls.function_around(call) in group:
+    def _calls_outside(self, group: list[Function]) -> Iterator:
+        for function in group:
+            for call in self._calls_of(function):
+                if self.calls.function_around(call) not in group:
+                    yield call
+
+    def _calls_between(self, group: list[Function]) -> list:
+        """Returns the calls with template arguments of functions of a group in one of them."""
+        return [
+            c
+            for f in group
+            for c in self._calls_in(f, group)
+            if name_node(c.child_by_field_name("function")).parent.type.startswith("template_")
+        ]
+
+    @staticmethod
+    def _is_in_expansion(node) -> bool:
+        while node is not None and node.type != "function_definition":
+            if node.type in ("parameter_pack_expansion", "fold_expression"):
+                return True
+            node = node.parent
+        return False
+
+    def _calls_in(self, function: Function, group: list[Function]) -> Iterator:
+        """Yields the calls of functions of a group that stand in one of them."""
+        for called in group:
+            for call in self._calls_of(called):
+                if self.calls.function_around(call) is function:
+                    yield call
+
+    def _marks(self, call, group: list[Function], own: dict[str, Kind]) -> Iterator[Insertion]:
+        """Yields what turns a call into one of a copy: its name, and what pointers in its template arguments point to.
+        own: what the parameters of the template are in which it stands, if that is of the group."""
+        name = name_node(call.child_by_field_name("function"))
+        for function in group:
+            if function.name != self.source.masked_text(name) or call not in self._calls(function):
                 continue
-            for name, argument in self._written(call, function):
-                if name in parameters and self._kind_of(argument) is not None:
-                    yield Insertion(argument.start_byte, "msl_pointee<")
-                    yield Insertion(argument.end_byte, ">")
+            parameters = self._open_parameters(function)
+            written = self._kinds_written(call, function, parameters, own)
+            yield from self._marked(name, function, written, self._written(call, function))
+            return
+
+    def _marked(
+        self, name, function: Function, kinds: dict[str, Kind], written: list
+    ) -> Iterator[Insertion]:
+        suffix = self._suffix(function, kinds)
+        if suffix:
+            yield Insertion(name.end_byte, suffix)
+        for parameter, argument in written:
+            if kinds.get(parameter) is not None:
+                start = self.source.previous_code(argument.start_byte) + 1
+                yield Insertion(start, f" {_pointee(kinds[parameter])}<")
+                yield Insertion(self.source.next_code(argument.end_byte), ">")
+
+    def _suffix(self, function: Function, kinds: dict[str, Kind]) -> str:
+        """Returns what the name of a copy ends with, which tells what template parameters are that no argument tells."""
+        of_written = [kinds.get(name) for name in self._only_written(function)]
+        if not any(of_written):
+            return ""
+        suffix = "_of_" + "_".join(kind or "0" for kind in of_written)
+        while function.name + suffix in self._written_names:
+            suffix += "_"
+        return suffix
+
+    @functools.cached_property
+    def _written_names(self) -> set[str]:
+        return {n for n in self.source.identifiers if "_of_" in n}
+
+    # ---- explicit specialisations ----------------------------------------------------------------
+
+    def check_specialisations(self) -> None:
+        """Raises an error for an explicit specialisation of a function template for pointers to some address space, which
+        the template takes with any others."""
+        for function, template in self.specialised.items():
+            kinds = self._kinds_of_specialisation(function, template)
+            if any(kind not in (None, ()) for kind in kinds):
+                raise ProgramError(
+                    f"an explicit specialisation of {function.name} for an address space is not "
+                    "supported here; write an overload",
+                    function.declarator.start_byte,
+                )
+
+    @functools.cached_property
+    def specialised(self) -> dict[Function, Function]:
+        """The templates of explicit specialisations, by these, of which a parameter may be a pointer."""
+        found = {}
+        for function in self.program.functions:
+            if not function.is_specialisation or function.stage is not None:
+                continue
+            templates = [
+                f
+                for f in self.program.functions
+                if f.name == function.name
+                and f.template_headers
+                and not f.is_specialisation
+                and self._place(f) == self._place(function)
+                and self.calls.lookup.count(f) == self.calls.lookup.count(function)
+            ]
+            templates = [t for t in templates if t.body is not None] or templates[:1]
+            templates = [t for t in templates if self._is_specialised_by(t, function)]
+            if len(templates) == 1 and self._open_parameters(templates[0]):
+                found[function] = templates[0]
+        return found
+
+    def _is_specialised_by(self, template: Function, function: Function) -> bool:
+        """Returns true if the parameters of a specialisation are such as a template takes, as far as pointers tell."""
+        if not self._all_types(template):
+            return False
+        for (_, name, _), (_, _, declared), (_, _, own) in zip(
+            self._bare(template), self._typed(template), self._typed(function), strict=True
+        ):
+            if name is None and chain(declared.type) != chain(own.type):
+                if declared.type.kind in ("pointer", "reference") or own.type.kind == "pointer":
+                    return False
+        return True
+
+    def _all_types(self, function: Function) -> bool:
+        """Returns true for a template with one header."""
+        return len(function.template_headers) == 1
+
+    def _specialisations_of(self, template: Function) -> list[Function]:
+        return [f for f, of in self.specialised.items() if of is template]
+
+    def _written_in(self, function: Function, template: Function) -> list:
+        """Returns the template arguments in the name of a specialisation, with the names of their parameters."""
+        node = name_node(name_of(function.declarator))
+        if node.parent.type not in ("template_function", "template_method"):
+            return []
+        return self._with_names(node.parent, template)
+
+    def _kinds_of_specialisation(self, function: Function, template: Function) -> tuple:
+        parameters = self._open_parameters(template)
+        written = {
+            name: self._kind_of(argument)
+            for name, argument in self._written_in(function, template)
+            if name in parameters and not parameters[name]
+        }
+        given = [self._kind_of_type(decayed(d.type)) for _, _, d in self._typed(function)]
+        return self._combination(template, parameters, given, written) or ("unknown",)
+
+    def _marks_of_specialisation(self, function: Function, template: Function):
+        parameters = [*self._open_parameters(template)]
+        kinds = self._kinds_of_specialisation(function, template)
+        node = name_node(name_of(function.declarator))
+        own = dict(zip(parameters, kinds, strict=True))
+        return self._marked(node, template, own, self._written_in(function, template))
 
     def _written(self, call, function: Function) -> list[tuple[str | None, object]]:
         """Returns the template arguments written in a call, with the names of their parameters."""
         name = name_node(call.child_by_field_name("function"))
         if name.parent.type not in ("template_function", "template_method"):
             return []
-        arguments = name.parent.child_by_field_name("arguments").named_children
+        return self._with_names(name.parent, function)
+
+    def _with_names(self, node, function: Function) -> list[tuple[str | None, object]]:
+        arguments = node.child_by_field_name("arguments").named_children
         parameters = template_parameters(function.template_headers[0])
         names = [p.identifier and self.source.masked_text(p.identifier) for p in parameters]
         return list(zip(names, arguments, strict=False))
 
-    def _kinds_inside(self, argument, own: dict[str, Kind]) -> list[Kind]:
-        """Returns what an argument in a template is, or those of the expansion of a pack. own: what its parameters are."""
+    def _kinds_inside(
+        self, argument, own: dict[str, Kind], types: dict[str, Kind]
+    ) -> list[Kind]:
+        """Returns what an argument in a template is, or those of the expansion of a pack. own: what its parameters are.
+        types: what the parameters of its template are."""
         text = self.source.masked_text(argument)
         if argument.type == "comment":
             return []
@@ -264,12 +471,21 @@ class _Copies:
             return [own[text]]
         if argument.type == "binary_expression":
             sides = [argument.child_by_field_name(f) for f in ("left", "right")]
-            kinds = [k for side in sides for k in self._kinds_inside(side, own)]
+            kinds = [k for side in sides for k in self._kinds_inside(side, own, types)]
             return [next((k for k in kinds if k is not None), None)]
+        type_ = self.spaces.type_of(argument)
+        if type_ is not None and type_.kind == "value" and type_.name in types:
+            return [types[type_.name]]
         return [self._kind(argument)]
 
     def _open_parameters(self, function: Function) -> dict[str, bool]:
-        """Returns the type parameters of a template that a parameter may make a pointer: true for packs."""
+        """Returns the type parameters of a template that may be pointers, by a parameter or by a template argument that a
+        call names: true for packs."""
+        if function not in self._open:
+            self._open[function] = self._find_open(function)
+        return self._open[function]
+
+    def _find_open(self, function: Function) -> dict[str, bool]:
         if len(function.template_headers) != 1:
             return {}
         names = {}
@@ -278,11 +494,22 @@ class _Copies:
                 name = self.source.masked_text(parameter.identifier)
                 names[name] = parameter.node.type.startswith("variadic")
         found = {name for _, name, _ in self._bare(function) if name in names}
+        found |= {n for n in self._written_only(function, names) if not names[n]}
         return {
             n: is_pack
             for n, is_pack in names.items()
             if n in found and not n.startswith(NO_POINTER)
         }
+
+    def _written_only(self, function: Function, names: Iterable[str]) -> list[str]:
+        """Returns the names of template parameters that the parameters of a function do not name."""
+        parameters = function.declarator.child_by_field_name("parameters")
+        text = self.source.masked_text(parameters)
+        return [n for n in names if not re.search(rf"\b{re.escape(n)}\b", text)]
+
+    def _only_written(self, function: Function) -> list[str]:
+        """Returns the open parameters that no argument tells."""
+        return self._written_only(function, self._open_parameters(function))
 
     def _bare(self, function: Function) -> Iterator[tuple[object, str | None, int]]:
         """Yields (node, the name of its type, start) of each parameter; None for one that is not of a parameter's type
@@ -295,22 +522,56 @@ class _Copies:
             yield node, type_.name if is_bare else None, start
 
     def _can_be_copied(self, function: Function) -> bool:
-        if function.body is None or function.is_specialisation or function.stage is not None:
+        if function.is_specialisation or function.stage is not None:
+            return False
+        if function.body is None and not self._specialisations_of(function):
             return False
         if function.is_conversion or not re.fullmatch(r"\w+", function.name):
             return False
         family = [f for f in self.program.functions if f.name == function.name]
+        if any("unknown" in self._kinds_of_specialisation(*p) for p in self.specialised.items()):
+            return False
+        if self._is_used_otherwise(function):
+            return False
         return not any(
-            other.is_specialisation
+            (other.is_specialisation and other not in self.specialised)
             or (
                 other.body is None
+                and function.body is not None
                 and bool(other.template_headers)
                 and not any(f.body is not None and self._declares(other, f) for f in family)
             )
             for other in family
         )
 
-    def _calls_of(self, function: Function) -> Iterator:
+    def _is_used_otherwise(self, function: Function) -> bool:
+        """Returns true if something else is done with a template than to call it, `auto h = g<device float*>;`."""
+        declared = [n.start_byte for n in map(self._name_of, self.program.functions)]
+        for offset in self.source.words_at.get(function.name, ()):
+            node = self.source.leaf_at(offset)
+            if node.parent.type not in ("template_function", "template_method"):
+                continue
+            use = node.parent
+            while use.parent.type in ("qualified_identifier", "field_expression", "dependent_name"):
+                use = use.parent
+            is_called = use.parent.type == "call_expression"
+            if not is_called and offset not in declared:
+                return True
+        return False
+
+    @staticmethod
+    def _name_of(function: Function):
+        return name_node(name_of(function.declarator))
+
+    def _calls(self, function: Function) -> list:
+        if function not in self._calls_found:
+            self._calls_found[function] = [*self._find_calls(function)]
+        return self._calls_found[function]
+
+    def _calls_of(self, function: Function) -> list:
+        return self._calls(function)
+
+    def _find_calls(self, function: Function) -> Iterator:
         for call in self.source.find("(call_expression) @c"):
             name = name_node(call.child_by_field_name("function"))
             if self.source.masked_text(name) != function.name:
@@ -347,14 +608,40 @@ class _Copies:
         arguments = arguments_of(call)
         if arguments is None:
             return None
+        written = self._kinds_written(call, function, parameters, {})
+        if written is None:
+            return None
+        return self._combination(function, parameters, [*map(self._kind, arguments)], written)
+
+    def _kinds_written(
+        self, call, function: Function, parameters: dict[str, bool], own: dict[str, Kind]
+    ) -> dict[str, Kind] | None:
+        """Returns what the template arguments of a call are, and the defaults of those that no argument tells; None if
+        that is not known. own: what the parameters of the template are in which it stands."""
         written: dict[str, Kind] = {}
         for name, argument in self._written(call, function):
             if name in parameters:
-                kind = self._kind_of(argument)
+                text = self.source.masked_text(argument).strip()
+                kind = own[text] if text in own else self._kind_of(argument)
                 if kind == "unknown" or parameters[name]:
                     return None
                 written[name] = kind
-        return self._combination(function, parameters, [*map(self._kind, arguments)], written)
+        for name, default in self._defaults(function):
+            if name not in written and name in self._only_written(function):
+                written[name] = self._classes.kind_of_default(default)
+                if written[name] == "unknown":
+                    return None
+        return written
+
+    def _defaults(self, function: Function) -> Iterator[tuple[str, str]]:
+        """Yields the names and the defaults of the parameters of a template that have one."""
+        for header in function.template_headers[:1]:
+            for parameter, (_, start, end) in zip(
+                template_parameters(header), parameter_ranges(header), strict=True
+            ):
+                default = self.source.text[start:end].partition("=")[2].strip()
+                if default and parameter.is_type and parameter.identifier is not None:
+                    yield self.source.masked_text(parameter.identifier), default
 
     def _combination(
         self,
@@ -403,7 +690,9 @@ class _Copies:
         """Returns what _kind() does for a template argument."""
         if argument.type != "type_descriptor":
             return None
-        return self._kind_of_type(self.spaces.types.described(argument).type)
+        if re.match(r"msl_(?:constant_)?pointee<", self.source.masked_text(argument)):
+            return None
+        return self._kind_of_type(decayed(self.spaces.described(argument)))
 
     @staticmethod
     def _kind_of_type(type_: Type) -> Kind:
@@ -420,21 +709,42 @@ class _Copies:
             if self.source.masked_text(identifier) in parameters:
                 yield Insertion(identifier.start_byte, prefix)
 
-    def _copy(self, function: Function, combination: tuple, index: str) -> _Copy:
+    def _copy(
+        self, function: Function, combination: tuple, index: str, group: list[Function]
+    ) -> _Copy:
         kinds = dict(zip(self._open_parameters(function), combination, strict=True))
-        return _Copy(self, function, kinds, f"msl_{self.number}_{index}_")
+        own = self._own_types(function, combination)
+        marks = [i for c in self._calls_in(function, group) for i in self._marks(c, group, own)]
+        name = self._name_of(function)
+        suffix = self._suffix(function, kinds)
+        if suffix:
+            marks.append(Insertion(name.end_byte, suffix))
+        return _Copy(self, function, kinds, f"msl_{self.number}_{index}_", marks)
+
+
+def _pointee(kind: Kind) -> str:
+    """Returns the template that gives what a pointer points to, as the parameter of a copy is deduced."""
+    return "msl_constant_pointee" if kind == "constant" else "msl_pointee"
 
 
 class _Copy:
     """One copy of a template. kinds: what its parameters are. prefix: of the names in it."""
 
-    def __init__(self, copies: _Copies, function: Function, kinds: dict[str, Kind], prefix: str):
+    def __init__(
+        self,
+        copies: _Copies,
+        function: Function,
+        kinds: dict[str, Kind],
+        prefix: str,
+        marks: list[Insertion],
+    ):
         self.source = copies.source
         self.function = function
         self.kinds = kinds
         self.prefix = prefix
         self.bare = list(copies._bare(function))
-        self._edits: list[tuple[int, int, str]] = []
+        self.only_written = copies._only_written(function)
+        self._edits: list[tuple[int, int, str]] = [(i.offset, i.offset, i.text) for i in marks]
         self.packs: dict[
             str, list[str]
         ] = {}  # of types and of parameters: the names of their elements
@@ -445,7 +755,8 @@ class _Copy:
         aliases = self._parameters()
         self._expansions()
         body = self.function.body
-        self._edit(body.start_byte + 1, body.start_byte + 1, f" {aliases}")
+        if body is not None:
+            self._edit(body.start_byte + 1, body.start_byte + 1, f" {aliases}")
         self._names()
         return self._edited(self.function.node.end_byte)
 
@@ -499,7 +810,11 @@ class _Copy:
             )
             for element, of_element in elements:
                 own = NO_POINTER if of_element is None else self.prefix
-                written.append(f"typename {own}{element}")
+                default = self.source.text[start:end].partition("=")[2].strip()
+                value = ""
+                if default and name in self.only_written and of_element is not None:
+                    value = f" = {_pointee(of_element)}<{self._in_header(default)}>"
+                written.append(f"typename {own}{element}{value}")
         self._edit(header.start_byte, header.end_byte, f"<{', '.join(written)}>")
 
     def _in_header(self, text: str) -> str:
@@ -545,6 +860,8 @@ class _Copy:
 
     def _expansions(self) -> None:
         """Rewrites the expansions of packs in the body."""
+        if self.function.body is None:
+            return
         query = "[(parameter_pack_expansion) (fold_expression) (sizeof_expression)] @e"
         for node in self.source.find(query, self.function.body):
             if any(start <= node.start_byte < end for start, end, _ in self._edits):
@@ -638,6 +955,6 @@ class _Copy:
             if name not in self.kinds or name in self.packs:
                 continue
             kind = self.kinds[name]
-            is_inside = node.start_byte > body.start_byte and kind is not None
+            is_inside = body is not None and node.start_byte > body.start_byte and kind is not None
             text = f"{self.prefix}type_{name}" if is_inside else self._type(name, kind)
             self._edit(node.start_byte, node.end_byte, text)

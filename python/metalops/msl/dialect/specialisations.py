@@ -240,7 +240,7 @@ class _Specialisations:
             for index, argument in enumerate(head.child_by_field_name("arguments").named_children):
                 name = self.source.masked_text(argument).strip()
                 if self._spaces(argument):
-                    pattern[index] = self._described(argument)
+                    pattern[index] = self.spaces.described(argument)
                     name = pattern[index].target.name
                     if pattern[index].target.kind != "value":
                         return None
@@ -320,7 +320,7 @@ class _Specialisations:
     def _differ_by_class(self, node, arguments: list) -> bool:
         """Marks the arguments of a comparison that are classes of the program with address spaces in their template
         arguments, and returns true if there is one. Raises an error if another argument may be one."""
-        types = [self._described(a) for a in arguments]
+        types = [self.spaces.described(a) for a in arguments]
         spaces = [nested(t) if self._is_class(t) else _spaces_of(t) for t in types]
         if not any(s for s, t in zip(spaces, types, strict=True) if self._is_class(t)):
             return False
@@ -356,7 +356,7 @@ class _Specialisations:
         """Returns true if a template argument is one of the pointers or references of a pattern."""
         if not self._spaces(argument):
             return False
-        type_ = self._described(argument)
+        type_ = self.spaces.described(argument)
         of_one_space = _spaces_of(type_)[:1] == _spaces_of(pattern)
         is_const = type_.target.is_const or type_.target.space == "constant"
         return (
@@ -410,25 +410,15 @@ class _Specialisations:
         texts = ["".join(self.source.masked_text(a).split()) for a in arguments]
         return texts, self._spaces(arguments[1])
 
-    def _described(self, argument) -> Type:
-        type_ = self.types.described(argument).type
-        node = argument.child_by_field_name("type")
-        if node is not None and node.type == "decltype" and type_.kind == "value":
-            values = [c for c in node.named_children if c.type != "comment"]
-            actual = self.spaces.type_of(values[0]) if len(values) == 1 else None
-            if actual is not None and values[0].type == "identifier":
-                return actual
-        return type_
-
     def _kind(self, argument) -> str:
-        type_ = self._described(argument)
+        type_ = self.spaces.described(argument)
         return "open" if type_.kind == "value" and (type_.is_open or nested(type_)) else "known"
 
     def _spaces(self, argument) -> tuple[str, ...]:
         """Returns the address spaces of a template argument that is a pointer or a reference."""
         if argument.type != "type_descriptor":
             return ()
-        return _spaces_of(self._described(argument))
+        return _spaces_of(self.spaces.described(argument))
 
     def _mark(self, argument, spaces: tuple[str, ...]) -> None:
         start = self.source.previous_code(argument.start_byte) + 1

@@ -33,7 +33,21 @@ struct msl_pointee_of<T*> {
   typedef T type;
 };
 template <class T>
+struct msl_pointee_of<T* const> : msl_pointee_of<T*> {};
+template <class T>
+struct msl_pointee_of<T&> : msl_pointee_of<T> {};
+template <class T>
 using msl_pointee = typename msl_pointee_of<T>::type;
+template <class T>
+struct msl_without_const {
+  typedef T type;
+};
+template <class T>
+struct msl_without_const<const T> {
+  typedef T type;
+};
+template <class T>
+using msl_constant_pointee = typename msl_without_const<msl_pointee<T>>::type;
 
 typedef signed char int8_t;
 typedef unsigned char uint8_t;
