@@ -121,6 +121,102 @@ CASES = {
             "pointee(o) + 10 * pointee(tg) + 100 * pointee(oi)": 123,
         },
     ),
+    "aliases of pointers": (
+        """
+        template <class T> using device_pointer = device T*;
+        template <class T> using shared_pointer = threadgroup T*;
+        template <class T> using device_const = const device T*;
+        template <class T> using device_reference = device T&;
+        template <class T> using own_reference = thread T&;
+        int g(device_pointer<float> p, uint) { return 1; }
+        int g(shared_pointer<float> p, ushort) { return 2; }
+        template <class T> int of(device_pointer<T> p, uint) { return 1; }
+        template <class T> int of(shared_pointer<T> p, ushort) { return 2; }
+        int h(device_reference<float> x) { return 1; }
+        int h(own_reference<float> x) { return 2; }
+        int to_const(const device_pointer<float> p, uint) { return 1; }
+        int to_const(threadgroup float* const p, ushort) { return 2; }
+        int level(thread device_pointer<float>& x) { return 1; }
+        int level(threadgroup float* thread& x) { return 2; }
+        int inner(thread device_pointer<float>* x) { return 3; }
+        int inner(threadgroup float* thread* x) { return 4; }
+        template <class T> struct space { enum { v = 0 }; };
+        template <class T> struct space<device_pointer<T>> { enum { v = 1 }; };
+        template <class T> struct space<threadgroup T*> { enum { v = 2 }; };
+        template <typename P> struct holder { P p; int g() { return f(p); } };
+        template <typename P> int zero() { P p = 0; return f(p); }
+        struct outer {
+          using pointer = device float*;
+          template <class T> using shared = threadgroup T*;
+        };
+        struct other { using pointer = threadgroup float*; };
+        int member(outer::pointer p, uint) { return 1; }
+        int member(other::pointer p, ushort) { return 2; }
+        template <typename P> struct typed { using type = P; P p; int g() { type q = p; return f(q); } };
+        template <typename P> int local(P p) {
+          using held = holder<P>;
+          held x{p};
+          typedef P pointer;
+          pointer q = p;
+          return x.g() + 10 * f(q);
+        }
+        """,
+        {
+            "g(o, ushort(1)) + 10 * g(tg, 1u) + 100 * of(o, ushort(1)) + 1000 * of(tg, 1u)": 2121,
+            "float l = 0;; h(*o) + 10 * h(l)": 21,
+            "to_const(o, ushort(1)) + 10 * to_const(tg, 1u)": 21,
+            "device_const<float> p = o, q = o;; f(p) + 10 * f(q)": 11,
+            "device_pointer<float> q = o, a[2] = {o, o};; level(q) + 10 * inner(&q) + 100 * f(a[1])": 131,
+            "threadgroup float* q = tg;; level(q) + 10 * inner(&q)": 42,
+            "is_same_v<device_pointer<float>, shared_pointer<float>>": 0,
+            "is_same_v<device_pointer<float>, device float*>": 1,
+            "space<device float*>::v + 10 * space<shared_pointer<int>>::v + 100 * space<device_pointer<int>>::v": 121,
+            "(holder<device_pointer<float>>{o}).g() + 10 * (holder<shared_pointer<float>>{tg}).g()": 21,
+            "zero<device_pointer<float>>() + 10 * zero<shared_pointer<float>>()": 21,
+            "holder<outer::pointer> x{o}; holder<outer::shared<float>> y{tg};; x.g() + 10 * y.g()": 21,
+            "member(o, ushort(1)) + 10 * member(tg, 1u)": 21,
+            "typed<device float*> x{o}; typed<threadgroup float*> y{tg};; x.g() + 10 * y.g()": 21,
+            "typed<device float*>::type x = o; typed<threadgroup float*>::type y = tg;; f(x) + 10 * f(y)": 21,
+            "local(o) + 100 * local(tg)": 2211,
+            "using q = device float*; q x = o; { using q = threadgroup float*; q y = tg; x += f(y); } q z = o;; f(x) + 10 * f(z)": 11,
+        },
+    ),
+    "aliases of classes": (
+        """
+        namespace inner {
+        template <typename P> struct s { P p; int g() { return f(p); } };
+        template <typename P> using any = s<P>;
+        int of(any<device float*> x) { return x.g(); }
+        }
+        using inner::any;
+        template <typename P> struct around { P p; int g() { return 10 * p.g(); } };
+        template <typename P> using deep = around<inner::any<P>>;
+        template <typename Q> int in_template(Q q) { any<Q> x{q}; return x.g(); }
+        template <typename Q> struct member { any<Q> q; int g() { return q.g(); } };
+        template <typename P, int N> struct counted { P p; int g() { return f(p) * N; } };
+        template <typename P> using three = counted<P, 3>;
+        template <typename P, typename Q> struct pair_of { P p; Q q; int g() { return f(p) * 10 + f(q); } };
+        template <typename A, typename B> using swapped = pair_of<B, A>;
+        template <typename A> using with_device = pair_of<A, device float*>;
+        typedef inner::s<device float*> of_device;
+        using of_shared = inner::s<threadgroup float*>;
+        int by_class(of_device x) { return 1; }
+        int by_class(of_shared x) { return 2; }
+        template <typename P, typename Q> using equal = is_same<P, Q>;
+        template <typename A, typename B> struct compared { enum { v = equal<A, B>::value }; };
+        """,
+        {
+            "any<device float*> x{o}; inner::any<threadgroup float*> y{tg};; x.g() + 10 * y.g() + 100 * inner::of(x)": 121,
+            "deep<threadgroup float*> x{{tg}}; const inner::any<thread float*> y[2] = {{own}, {own}};; x.g() + f(y[1].p)": 24,
+            "in_template(o) + 10 * in_template(tg)": 21,
+            "member<threadgroup float*> x{{tg}};; x.g()": 2,
+            "three<device float*> x{o}; three<threadgroup float*> y{tg};; x.g() + 10 * y.g()": 63,
+            "swapped<device float*, threadgroup float*> x{tg, o};; x.g()": 21,
+            "with_device<threadgroup float*> x{tg, o};; x.g()": 21,
+            "of_device x{o}; of_shared y{tg};; x.g() + 10 * y.g() + 100 * by_class(x) + 1000 * by_class(y)": 2121,
+            "compared<device float*, threadgroup float*>::v + 10 * compared<device float*, device float*>::v": 10,
+        },
+    ),
 }
 
 

@@ -157,13 +157,6 @@ WRONG = {
         "s(thread const n",
         "overloads of s that differ by address space are not supported",
     ),
-    "aliases of one name": (
-        "struct a { using P = device float*; }; struct b { using P = threadgroup float*; };\n"
-        "int f(a::P p, uint n) { return 1; }\nint f(b::P p, ushort n) { return 2; }",
-        "o[0] = f(o, ushort(1));",
-        "f(b::P",
-        "overloads of f that differ by address space are not supported",
-    ),
     "is_same of a class for an address space": (
         "template <typename P> struct s { P p; };\n"
         "template <typename T> bool g(T x) { return is_same_v<T, s<device float*>>; }",
@@ -179,13 +172,6 @@ WRONG = {
         "o[0] = f(o, t);",
         "is_same_v",
         "the meaning of is_same_v depends on the address space of P",
-    ),
-    "is_same under an alias": (
-        "template <typename P, typename Q> using a = is_same<P, Q>;\n"
-        "template <typename A, typename B> struct s { enum { v = a<A, B>::value }; };",
-        "o[0] = s<device float*, threadgroup float*>::v;",
-        "is_same",
-        "the meaning of is_same depends on the address space of P",
     ),
     "a template that uses its parameter": (
         "template <typename P> struct s { P p; };\n"

@@ -80,7 +80,10 @@ class Types:
     def __init__(self, source: Source, program: Program):
         self.source = source
         self.program = program
-        self.aliases: dict[str, Type | None] = {}
+        self.aliases: dict[str, Type | None] = {}  # None for those of several declarations
+        self._alias_nodes: dict[str, list] = {}
+        # The parameters of alias templates, and the node of what they mean.
+        self._alias_templates: dict[str, tuple[list[str], object]] = {}
         self.classes: dict[str, list] = {}
         for scope in program.classes:
             self.classes.setdefault(scope.name.split("<")[0].strip(), []).append(scope)
@@ -110,6 +113,14 @@ class Types:
     def _collect_aliases(self) -> None:
         for node in self.source.find("(alias_declaration) @a"):
             name = self._text(node.child_by_field_name("name"))
+            self._alias_nodes.setdefault(name, []).append(node)
+            if node.parent.type == "template_declaration" and name not in self.aliases:
+                parameters = template_parameters(node.parent.child_by_field_name("parameters"))
+                if all(p.is_type and p.identifier is not None for p in parameters):
+                    names = [self._text(p.identifier) for p in parameters]
+                    self._alias_templates[name] = (names, node.child_by_field_name("type"))
+            else:
+                self._alias_templates.pop(name, None)
             if node.parent.type == "template_declaration" or name in self.aliases:
                 self.aliases[name] = None
                 continue
@@ -122,8 +133,10 @@ class Types:
             if identifier is None:
                 continue
             name = self._text(identifier)
+            self._alias_nodes.setdefault(name, []).append(node)
             if name in self.aliases:
                 self.aliases[name] = None
+                self._alias_templates.pop(name, None)
                 continue
             self.aliases[name] = None
             type_node = node.child_by_field_name("type")
@@ -145,8 +158,27 @@ class Types:
         return name in self._parameters
 
     def is_unused(self, node) -> bool:
-        """Returns true for a node of a template of which only copies are used."""
-        return self._has_copies and self._is_of(node, NOTHING)
+        """Returns true for a node of a template of which only copies are used, or of an alias template that nothing names."""
+        return (self._has_copies and self._is_of(node, NOTHING)) or self.is_unused_alias(node)
+
+    def is_unused_alias(self, node) -> bool:
+        """Returns true for a node of an alias template that nothing names."""
+        while node is not None and node.type != "alias_declaration":
+            node = node.parent
+        if node is None or node.parent.type != "template_declaration":
+            return False
+        name = node.child_by_field_name("name")
+        return all(
+            offset == name.start_byte or self._is_brought(offset)
+            for offset in self.source.words_at.get(self._text(name), ())
+        )
+
+    def _is_brought(self, offset: int) -> bool:
+        """Returns true for a name in a using-declaration."""
+        node = self.source.leaf_at(offset).parent
+        while node.type == "qualified_identifier":
+            node = node.parent
+        return node.type == "using_declaration"
 
     def is_left(self, node) -> bool:
         """Returns true for a node of a template that is left for what is no pointer."""
@@ -229,13 +261,130 @@ class Types:
             inner = type_node.child_by_field_name("name")
             name = self._text(inner) if inner is not None else "struct"
             return Type("value", space, None, name, False, is_const)
-        if name in self.aliases and name not in self._parameters:
-            alias = self.aliases[name]
+        if type_node is not None and name not in self._parameters and not type_node.is_error:
+            alias = self._alias(type_node, name)
             if alias is not None:
                 return alias._replace(
                     space=space or alias.space, is_const=is_const or alias.is_const
                 )
         return Type("value", space, None, name, self._is_open(type_node, name), is_const)
+
+    # ---- aliases ---------------------------------------------------------------------------------
+
+    def _alias(self, node, name: str) -> Type | None:
+        """Returns the type that an alias means, or None."""
+        if node.type == "type_identifier":
+            if name not in self.aliases:
+                return None
+            return self.aliases[name] or self._alias_around(node, name)
+        if node.type == "template_type":
+            return self._alias_with_arguments(node)
+        if node.type == "dependent_type":
+            inner = node.named_children[-1]
+            return self._alias(inner, self._text(inner))
+        if node.type != "qualified_identifier" or not self._is_complete:
+            return None
+        scope, inner = node.child_by_field_name("scope"), node.child_by_field_name("name")
+        if scope is None or inner is None or inner.type not in ("type_identifier", "template_type"):
+            return None
+        declared = self._alias_nodes.get(self._text(inner).split("<")[0].strip(), ())
+        if not declared or self._text(scope) in self._parameters:
+            return None
+        if len(declared) == 1 and self._is_in(declared[0], self._text(scope)):
+            if inner.type == "type_identifier":
+                return self.aliases[self._text(inner)]
+            return self._alias_with_arguments(inner)
+        classes = self.classes_named(self._name(scope))
+        own = [n for n in declared for c in classes if self._body_around(n) == c.specifier]
+        return self._meaning(own[0]) if len(classes) == len(own) == 1 else None
+
+    @staticmethod
+    def _body_around(node):
+        """Returns the class or namespace in which an alias is declared, or None."""
+        node = node.parent
+        if node is not None and node.type == "template_declaration":
+            node = node.parent
+        if node is None or node.type not in ("field_declaration_list", "declaration_list"):
+            return None
+        return node.parent
+
+    def _is_in(self, declared, scope: str) -> bool:
+        """Returns true if an alias is declared in the class or namespace of a name, which is no template."""
+        body = self._body_around(declared)
+        name = None if body is None else body.child_by_field_name("name")
+        if name is None or body.parent.type == "template_declaration":
+            return False
+        return self._text(name).split("::")[-1].strip() == scope
+
+    def _alias_around(self, node, name: str) -> Type | None:
+        """Returns the type of an alias of which there are several, in the block or class around a node."""
+        if not self._is_complete:
+            return None
+        declared = {n.parent.id: n for n in self._alias_nodes.get(name, ())}
+        around = node.parent
+        while around is not None:
+            found = declared.get(around.id)
+            if found is not None:
+                is_itself = found.start_byte <= node.start_byte < found.end_byte
+                return None if is_itself else self._meaning(found)
+            if around.type == "function_definition" and around.child_by_field_name("declarator"):
+                text = self._text(around.child_by_field_name("declarator")).split("(")[0]
+                if "::" in text:
+                    return None  # a member that is defined outside of its class
+            around = around.parent
+        return None
+
+    def _meaning(self, declared) -> Type | None:
+        """Returns the type that an alias_declaration or type_definition gives a name."""
+        if declared.parent.type == "template_declaration":
+            return None
+        type_node = declared.child_by_field_name("type")
+        if declared.type == "alias_declaration":
+            return self.described(type_node).type
+        start = self.source.previous_code(declared.start_byte) + 1
+        declarator = declared.child_by_field_name("declarator")
+        return self.declared(start, type_node, declarator, declared.end_byte).type
+
+    def alias_template(self, name: str) -> tuple[list[str], object] | None:
+        """Returns the parameters of the alias template of a name, all types, and the node of what it means."""
+        return self._alias_templates.get(name)
+
+    def _alias_with_arguments(self, node) -> Type | None:
+        """Returns the type that an alias template means with the template arguments of a template_type."""
+        name = self._text(node.child_by_field_name("name"))
+        if name not in self._alias_templates:
+            return None
+        names, meant = self._alias_templates[name]
+        arguments = node.child_by_field_name("arguments").named_children
+        if len(arguments) != len(names) or any(a.type != "type_descriptor" for a in arguments):
+            return None
+        del self._alias_templates[name]  # for aliases that name each other
+        try:
+            type_ = self.described(meant).type
+            given = {n: self.described(a).type for n, a in zip(names, arguments, strict=True)}
+        finally:
+            self._alias_templates[name] = (names, meant)
+        texts = {n: self.in_arguments(a) for n, a in zip(names, arguments, strict=True)}
+        return self._substituted(type_, given, texts)
+
+    def in_arguments(self, argument) -> str:
+        """Returns the text of a template argument, with the address spaces in it."""
+        start = self.source.previous_code(argument.start_byte) + 1
+        return " ".join(self.source.text[start : self.source.next_code(argument.end_byte)].split())
+
+    def _substituted(self, type_: Type, given: dict[str, Type], texts: dict[str, str]) -> Type:
+        """Returns a type with others in the place of template parameters."""
+        if type_.target is not None:
+            return type_._replace(target=self._substituted(type_.target, given, texts))
+        if type_.name in given:
+            found = given[type_.name]
+            return found._replace(
+                space=type_.space or found.space, is_const=type_.is_const or found.is_const
+            )
+        if "<" not in type_.name and "::" not in type_.name:
+            return type_
+        pattern = rf"\b(?:{'|'.join(map(re.escape, texts))})\b"
+        return type_._replace(name=re.sub(pattern, lambda m: texts[m.group()], type_.name))
 
     def classes_named(self, name: str, among=None) -> list:
         """Returns the classes that a name with template arguments may mean, as far as their address spaces tell. among:
@@ -281,12 +430,24 @@ class Types:
 
     def _name(self, type_node) -> str:
         """Returns the name of a type, with the address spaces that its template arguments name, by aliases, too."""
+        inner = type_node
+        while inner.type == "qualified_identifier":
+            inner = inner.child_by_field_name("name")
+        if inner.type == "template_type":
+            # A class template of the program, without the namespaces before it.
+            scope = self._text(type_node).split("::")[0].strip()
+            if self._text(inner.child_by_field_name("name")) in self.classes:
+                type_node = type_node if scope in self._parameters else inner
         name = self._written(type_node)
         arguments = type_node.child_by_field_name("arguments") if "<" in name else None
         for argument in () if arguments is None else arguments.named_children:
-            alias = self.aliases.get(self._text(argument))
-            if alias is not None and alias.kind == "pointer":
-                name = re.sub(rf"\b{self._text(argument)}\b", alias.written(), name)
+            named = argument.child_by_field_name("type")
+            if named is None or self._text(argument) in self._parameters:
+                continue
+            alias = self._alias(named, self._text(argument))
+            if alias is not None and alias.kind == "pointer" and _is_alone(argument):
+                pattern = rf"\b{re.escape(self._text(argument))}(?!\w)"
+                name = re.sub(pattern, lambda _, text=alias.written(): text, name)
         if arguments is not None:
             self._named[name] = type_node
         return name
@@ -430,6 +591,11 @@ class Types:
 def types_of(program: Program) -> Types:
     """Returns the types of a program, for Program.kept()."""
     return Types(program.source, program)
+
+
+def _is_alone(argument) -> bool:
+    """Returns true for a type_descriptor that is a name alone."""
+    return argument.child_by_field_name("declarator") is None
 
 
 def _inner(node):

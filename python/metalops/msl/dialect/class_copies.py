@@ -22,7 +22,7 @@ from ..analysis.types import DATA_SPACES, NO_POINTER, NOTHING
 from .insertion import Insertion
 from .specialisations import deduced_uses, uses
 
-_IDENTIFIERS = "[(identifier) (type_identifier)] @n"
+_IDENTIFIERS = "[(identifier) (type_identifier) (namespace_identifier)] @n"
 
 
 class ClassCopies:
@@ -66,6 +66,8 @@ class ClassCopies:
                 is_inside = scope.node.start_byte <= use.start_byte < scope.end
                 if is_inside or self._is_of_member(use, scope):
                     continue  # a use by the class itself
+                if self.spaces.types.is_unused_alias(use):
+                    continue
                 return self._copies_around(use)
             combinations.setdefault(kinds)
             longer += self._defaults(use, scope, kinds)

@@ -25,13 +25,14 @@ from ..analysis.spaces import Spaces, arguments_of, chain, decayed, spaces_of
 from ..analysis.types import DATA_SPACES, NO_POINTER, NOTHING, Type
 from ..source.locations import LineMap
 from ..source.parse import Source
+from .class_aliases import without_aliases
 from .class_copies import ClassCopies
-from .insertion import Insertion
+from .insertion import Insertion, inserted
 from .overloads import spaced_aliases
 from .separated import insertions
 
 _LIMIT = 64  # templates of a program
-_IDENTIFIERS = "[(identifier) (type_identifier)] @n"
+_IDENTIFIERS = "[(identifier) (type_identifier) (namespace_identifier)] @n"
 # An argument's address space, or None if it is no pointer. A tuple of these for a pack.
 Kind = str | None | tuple
 
@@ -57,7 +58,7 @@ def separated(program: Program, lines: LineMap) -> Program:
             first = None
         if not longer:
             return program
-        text = lines.insert([(i.offset, i.text) for i in longer], program.source.text)
+        text = inserted(program.source.text, longer, lines)
         if first is not None:
             first.offset += sum(len(i.text) for i in longer if i.offset <= first.offset)
         program = Program(Source(text))
@@ -99,7 +100,8 @@ class _Copies:
         of one that calls it. Empty if there is nothing to copy."""
         if not re.search("address space|is not specialised for pointers", error.message):
             return []
-        return self._around(self.source.leaf_at(error.offset))
+        longer = without_aliases(self.program, self.spaces.types)
+        return longer or self._around(self.source.leaf_at(error.offset))
 
     def _around(self, node) -> list[Insertion]:
         """Returns the copies of the function template around a node, or else of the class template."""
