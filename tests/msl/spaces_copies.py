@@ -217,6 +217,46 @@ CASES = {
             "compared<device float*, threadgroup float*>::v + 10 * compared<device float*, device float*>::v": 10,
         },
     ),
+    "objects of classes": (
+        """
+        template <typename P> struct s { P p; s<P> next() const { return s<P>{p + 1}; } };
+        template <typename P, typename Q> struct two { P p; Q q; };
+        template <typename P, int N> struct counted { P p; int of() { return N; } };
+        template <typename X> struct around { X x; };
+        template <typename P> int g(s<P> x) { P q = x.p; return f(q); }
+        template <typename P> int of_reference(const thread s<P>& x) { return f(x.p); }
+        template <typename P> int of_pointer(thread s<P>* x) { return f(x->p); }
+        template <typename P> int anywhere(device s<P>& x) { return f(x.p); }
+        template <typename P> int anywhere(const thread s<P>& x) { return 10 * f(x.p); }
+        template <typename P, typename Q> int both(two<P, Q> x, P y) { return f(x.p) * 100 + f(x.q) * 10 + f(y); }
+        template <typename P, int N> int times(counted<P, N> x) { return f(x.p) * N; }
+        template <typename P> int inside(around<s<P>> x) { return f(x.x.p); }
+        template <typename P> int again(s<P> x, int n) { return n == 0 ? 0 : f(x.p) + 10 * again(x, n - 1); }
+        template <typename P, typename Q> int swapped(two<P, Q> x, int n) {
+          return n == 0 ? 0 : f(x.p) + 10 * swapped(two<Q, P>{x.q, x.p}, n - 1);
+        }
+        template <typename P> int beside(s<P> x, P y) { return f(x.p) + 10 * f(y); }
+        int beside(float x, float y) { return 9; }
+        template <typename P> s<P> make(P p) { return s<P>{p}; }
+        template <typename P> int made(P p) { return g(make(p)) + 10 * g(s<P>{p}) + 100 * g(make(p).next()); }
+        struct owner { template <typename P> int h(s<P> x) const { return f(x.p); } };
+        """,
+        {
+            "s<device float*> x{o}; s<threadgroup float*> y{tg};; g(x) + 10 * g(y) + 100 * of_reference(y)": 221,
+            "s<device float*> x{o}; s<threadgroup float*> y{tg};; of_pointer(&x) + 10 * of_pointer(&y)": 21,
+            "s<device float*> x{o}; s<threadgroup float*> y{tg};; g<device float*>(x) + 10 * owner().h(y)": 21,
+            "device s<device float*>& x = *(device s<device float*>*)o; x.p = o;; anywhere(x)": 1,
+            "s<threadgroup float*> x[2] = {{tg}, {tg}}; auto y = x[1];; anywhere(x[1]) + anywhere(y)": 40,
+            "two<device float*, threadgroup float*> x{o, tg}; two<int, thread float*> y{4, own};; both(x, o) + 1000 * both(y, 4)": 545121,
+            "counted<device float*, 2> x{o}; counted<threadgroup float*, 3> y{tg}; counted<int, 4> z{1};; times(x) + 10 * times(y) + 100 * times(z)": 2062,
+            "around<s<device float*>> x{{o}}; around<s<threadgroup float*>> y{{tg}};; inside(x) + 10 * inside(y)": 21,
+            "s<device float*> x{o}; s<threadgroup float*> y{tg};; again(x, 2) + 100 * again(y, 2)": 2211,
+            "two<device float*, threadgroup float*> x{o, tg};; swapped(x, 3)": 121,
+            "s<device float*> x{o}; s<threadgroup float*> y{tg};; beside(x, o) + 100 * beside(y, tg) + 10000 * beside(1.0f, 2.0f)": 92211,
+            "g(make(o)) + 10 * g(make(sp)) + 1000 * made(o)": 111021,
+            "auto x = make(o); auto y = make(sp);; g(x) + 10 * g(y)": 21,
+        },
+    ),
 }
 
 

@@ -338,6 +338,8 @@ class Spaces:
             return found.target if found.kind == "reference" else found
         if owner.is_open or owner.name.split("<")[0].strip() in self.types.classes:
             return None
+        if owner.name.startswith(NO_POINTER):  # may be of any class
+            return None
         return COMPONENT
 
     def _of_binary_expression(self, node) -> Type | None:
@@ -439,6 +441,8 @@ class Spaces:
                 return self._object(called if called.type == "template_function" else name)
             matching = self.matching(node, candidates)
             found = self._results(matching, self._owner(called))
+            if found is not None and found.kind == "value" and "<" in found.name:
+                return self._with_deduced(node, matching, found)
             return found or self._deduced_result(node, matching)
         if called.type == "field_expression":
             owner = self.type_of(called.child_by_field_name("argument"))
@@ -465,31 +469,46 @@ class Spaces:
         return owner.target if owner is not None and owner.kind == "pointer" else owner
 
     def _deduced_result(self, call, functions: list[Function]) -> Type | None:
-        """Returns the type of a call of a function template that returns one of its parameters, which a template argument
-        or a function argument tells."""
-        templates = [f for f in functions if not f.is_specialisation]
-        if len(templates) != 1 or len(templates[0].template_headers) != 1:
-            return None
-        result = self.types.result(templates[0])
+        """Returns the type of a call of a function template that returns one of its parameters."""
+        template = _only_template(functions)
+        result = None if template is None else self.types.result(template)
         if result is None or result.kind != "value" or not result.is_open:
             return None
-        name = name_node(call.child_by_field_name("function"))
-        written = []
-        if name.parent.type in ("template_function", "template_method"):
-            written = name.parent.child_by_field_name("arguments").named_children
-        header = template_parameters(templates[0].template_headers[0])
-        for parameter, argument in zip(header, written, strict=False):
-            own = parameter.identifier and self.source.masked_text(parameter.identifier)
-            if own == result.name and argument.type == "type_descriptor":
-                found = decayed(self.described(argument))
-                return None if found.is_open else found
-        parameters = self.types.parameters(templates[0].declarator)
+        found = self._deduced(call, template).get(result.name)
+        return None if found is None or found.is_open else found
+
+    def _with_deduced(self, call, functions: list[Function], result: Type) -> Type:
+        """Returns the type of a call whose class has parameters of the function's template as arguments, `s<P>`, with what
+        they stand for in the call."""
+        template = _only_template(functions)
+        deduced = {} if template is None else self._deduced(call, template)
+        name = result.name
+        for function in functions:
+            for own in self.types.type_parameters(function):
+                type_ = deduced.get(own)
+                text = "decltype(0)" if type_ is None or type_.is_open else type_.written()
+                name = re.sub(rf"\b{re.escape(own)}\b", lambda _, text=text: text, name)
+        return result._replace(name=name)
+
+    def _deduced(self, call, template: Function) -> dict[str, Type]:
+        """Returns the types that a call gives a template's parameters, by template arguments, or by arguments for
+        parameters of these types."""
+        found: dict[str, Type] = {}
+        parameters = self.types.parameters(template.declarator)
         for argument, (_, _, declared) in zip(arguments_of(call) or (), parameters, strict=False):
             type_ = declared.type.target if declared.type.kind == "reference" else declared.type
-            if type_.kind == "value" and type_.is_open and type_.name == result.name:
-                found = decayed(self.type_of(argument))
-                return None if found is None or found.is_open else found
-        return None
+            actual = decayed(self.type_of(argument))
+            if type_.kind == "value" and type_.is_open and actual is not None:
+                found.setdefault(type_.name, actual)
+        name = name_node(call.child_by_field_name("function"))
+        if name.parent.type in ("template_function", "template_method"):
+            written = name.parent.child_by_field_name("arguments").named_children
+            header = template_parameters(template.template_headers[0])
+            for parameter, argument in zip(header, written, strict=False):
+                if parameter.identifier is not None and argument.type == "type_descriptor":
+                    own = self.source.masked_text(parameter.identifier)
+                    found[own] = decayed(self.described(argument))
+        return found
 
     def _results(self, functions: list[Function], owner: Type | None = None) -> Type | None:
         found = [self._result(f, owner) for f in functions]
@@ -503,6 +522,7 @@ class Spaces:
         type_ = self.types.result(function)
         if type_ is not None and type_.kind == "value":
             type_ = self._of_argument(type_, owner)
+            type_ = type_ and self._in_class(type_, owner)
         if type_ is not None and _is_auto(type_) and function.body is not None:
             query = "(return_statement (_) @value)"
             values = {decayed(self.type_of(v)) for v in self.source.find(query, function.body)}
@@ -510,6 +530,22 @@ class Spaces:
         if type_ is None or type_.is_open or type_.kind == "reference":
             return type_ if type_ is not None and type_.kind == "reference" else None
         return type_.in_space(None)
+
+    def _in_class(self, type_: Type, owner: Type | None) -> Type:
+        """Returns the type of a member whose class has parameters of the class that it is a member of as arguments."""
+        if owner is None or "<" not in owner.name or "<" not in type_.name:
+            return type_
+        scopes = self.types.classes_named(owner.name)
+        if len(scopes) != 1 or "<" in scopes[0].name:
+            return type_
+        header = [p for h in scopes[0].template_headers for p in template_parameters(h)]
+        name = type_.name
+        for parameter, argument in zip(header, self.types.arguments_in(owner.name), strict=False):
+            if parameter.identifier is not None and not argument.is_open:
+                own = self.source.masked_text(parameter.identifier)
+                text = argument.written()
+                name = re.sub(rf"\b{re.escape(own)}\b", lambda _, text=text: text, name)
+        return type_._replace(name=name)
 
     # ---- what a parameter takes ------------------------------------------------------------------
 
@@ -569,24 +605,50 @@ class Spaces:
             if wanted.is_open:
                 return YES
             inside = nested(wanted)
-            if inside and actual is not None and actual.kind == "value":
-                return YES if nested(actual) == inside else NO if nested(actual) else UNKNOWN
+            if actual is not None and actual.kind == "value":
+                return self._takes_class(wanted, actual)
             if actual is not None and actual.kind in ("pointer", "array"):
                 return NO if wanted.name.split("<")[0] not in self.types.classes else UNKNOWN
             return UNKNOWN if inside else YES
         if actual is None:
             return UNKNOWN
         if wanted.kind == "reference":
-            return _bind(wanted, actual)
+            return min(_bind(wanted, actual), self._takes_class(wanted, actual), key=_ORDER.index)
         if actual == NULL:
             return YES
         if actual.kind == "value":
             return UNKNOWN if actual.is_open else NO
+        if self._takes_class(wanted, actual) == NO:
+            return NO
         return _compared(chain(decayed(wanted)), chain(decayed(actual)), wanted, actual)
+
+    def _takes_class(self, wanted: Type, actual: Type) -> str:
+        """Returns how a parameter takes an object, as far as the address spaces in the template arguments of its class
+        tell."""
+        wanted, actual = _innermost(wanted), _innermost(actual)
+        inside, given = nested(wanted), nested(actual)
+        if inside == given:
+            return YES
+        if inside and given:
+            return NO
+        names = [t.name.split("<")[0].strip() for t in (wanted, actual)]
+        if names[0] == names[1] and names[0] in self.types.classes:
+            plain = self.types.arguments_in((actual if inside else wanted).name)
+            if plain and not any(t.is_open or t.kind != "value" for t in plain):
+                return NO
+        return UNKNOWN if inside else YES
 
 
 YES, COPY, UNKNOWN, NO = "yes", "copy", "unknown", "no"
 _ORDER = (NO, UNKNOWN, COPY, YES)
+
+
+def _only_template(functions: list[Function]) -> Function | None:
+    """Returns the function template that functions are, with its specialisations; None for others."""
+    templates = [f for f in functions if not f.is_specialisation]
+    if len(templates) != 1 or len(templates[0].template_headers) != 1:
+        return None
+    return templates[0]
 
 
 def _bind(wanted: Type, actual: Type) -> str:

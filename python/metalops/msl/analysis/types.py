@@ -35,6 +35,7 @@ _BUILTIN_TEMPLATES = {
     "simdgroup_matrix",
     "tensor",
 }
+_POINTER = re.compile(r"(?:const )?(device|threadgroup|thread|constant) (?:const )?(.+?) ?\*(?: const)?")
 _KNOWN_BUILTIN = re.compile(
     r"(?:atomic_(?:u?int|bool|float|u?long)|simdgroup_(?:half|float|bfloat)8x8|sampler|os_log)$"
 )
@@ -464,6 +465,33 @@ class Types:
             if own.identifier is not None and self._text(own.identifier) == parameter:
                 return self.described(argument).type if argument.type == "type_descriptor" else None
         return None
+
+    def arguments_in(self, name: str) -> list[Type]:
+        """Returns the template arguments in the name of a class."""
+        _, _, text = name.partition("<")
+        text = text.rpartition(">")[0]
+        found, depth, start = [], 0, 0
+        for at, c in enumerate(f"{text},"):
+            depth += (c in "<([") - (c in ">)]")
+            if c == "," and depth == 0:
+                found.append(self._of_text(" ".join(text[start:at].split())))
+                start = at + 1
+        return found
+
+    def _of_text(self, text: str) -> Type:
+        pointer = _POINTER.fullmatch(text)
+        if pointer is not None and not re.search(r"[*&]", pointer[2]):
+            return Type("pointer", None, Type("value", pointer[1], None, pointer[2]))
+        alias = self.aliases.get(text)
+        if alias is not None and text not in self._parameters:
+            return alias
+        bare = text.split("<")[0].strip()
+        if text.startswith(NO_POINTER):
+            return Type("value", None, None, text)
+        is_known = bare in self.classes or bare in self._enums
+        is_known = is_known or _BUILTIN.match(bare) or re.match(r"\d|true$|false$", text)
+        is_known = is_known and not re.search(r"[*&]", text.split("<")[0] + text.split(">")[-1])
+        return Type("value", None, None, text, bare in self._parameters or not is_known)
 
     def _written(self, type_node) -> str:
         if "<" in self.source.masked_text(type_node) and not self.source.attributes_in(

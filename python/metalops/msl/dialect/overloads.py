@@ -928,9 +928,11 @@ def _has_no_name(function: Function, lookup) -> bool:
 def _spaces(type_: Type) -> tuple[str, ...]:
     """Returns the address spaces that a parameter's type names."""
     if type_.kind == "reference":
-        return (type_.target.space or "thread", *chain(type_.target))
+        inside = nested(type_.target) if type_.target.kind == "value" else ()
+        return (type_.target.space or "thread", *chain(type_.target), *inside)
     if type_.kind in ("pointer", "array"):
-        return chain(decayed(type_)) if type_.kind == "pointer" or type_.space else ("thread",)
+        is_told = type_.kind == "pointer" or type_.space
+        return (*(chain(decayed(type_)) if is_told else ("thread",)), *nested(_end(type_)))
     return nested(type_)
 
 

@@ -35,6 +35,7 @@ _LIMIT = 64  # templates of a program
 _IDENTIFIERS = "[(identifier) (type_identifier) (namespace_identifier)] @n"
 # An argument's address space, or None if it is no pointer. A tuple of these for a pack.
 Kind = str | None | tuple
+NOT_TAKEN = "not taken"
 
 
 def separated(program: Program, lines: LineMap) -> Program:
@@ -223,21 +224,34 @@ class _Copies:
             types = self._own_types(around, combination)
             for _, call, function in [i for i in inside if i[0] is around]:
                 given: list[Kind] = []
+                actual: list[Type | None] = []
                 for argument in call.child_by_field_name("arguments").named_children:
                     given += self._kinds_inside(argument, own, types)
+                    actual.append(self._of_copy(self.spaces.type_of(argument), types))
                 if self._is_of_another(len(given), function):
                     continue
                 parameters = self._open_parameters(function)
                 written = self._kinds_written(call, function, parameters, types)
                 if written is None:
                     return None
-                kinds = self._combination(function, parameters, given, written)
+                kinds = self._combination(function, parameters, given, written, actual)
                 if kinds is None:
                     return None
                 if kinds not in found[function]:
                     found[function][kinds] = None
                     waiting.append((function, kinds))
         return found
+
+    @staticmethod
+    def _of_copy(type_: Type | None, kinds: dict[str, Kind]) -> Type | None:
+        """Returns the type of an object in a copy, whose class has parameters of the template as arguments."""
+        if type_ is None or type_.kind != "value" or "<" not in type_.name:
+            return type_
+        name = type_.name
+        for own, kind in kinds.items():
+            text = f"{NO_POINTER}{own}" if kind is None else f"{kind} int*"
+            name = re.sub(rf"\b{re.escape(own)}\b", text, name)
+        return type_._replace(name=name)
 
     def _own_types(self, function: Function, combination: tuple) -> dict[str, Kind]:
         """Returns what the type parameters of a template are, by name, without packs."""
@@ -434,8 +448,9 @@ class _Copies:
             for name, argument in self._written_in(function, template)
             if name in parameters and not parameters[name]
         }
-        given = [self._kind_of_type(decayed(d.type)) for _, _, d in self._typed(function)]
-        return self._combination(template, parameters, given, written) or ("unknown",)
+        types = [decayed(d.type) for _, _, d in self._typed(function)]
+        given = [*map(self._kind_of_type, types)]
+        return self._combination(template, parameters, given, written, types) or ("unknown",)
 
     def _marks_of_specialisation(self, function: Function, template: Function):
         parameters = [*self._open_parameters(template)]
@@ -497,11 +512,46 @@ class _Copies:
                 names[name] = parameter.node.type.startswith("variadic")
         found = {name for _, name, _ in self._bare(function) if name in names}
         found |= {n for n in self._written_only(function, names) if not names[n]}
+        found |= {n for of in self._typed(function) for n, _ in self._inside(of[2].type, names)}
         return {
             n: is_pack
             for n, is_pack in names.items()
             if n in found and not n.startswith(NO_POINTER)
         }
+
+    def _inside(self, type_: Type, names: Iterable[str]) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Yields the template parameters that are arguments of the class of a parameter, `s<P>`, with their place."""
+        if type_.kind in ("reference", "pointer"):
+            type_ = type_.target
+        if type_.kind != "value" or "<" not in type_.name:
+            return
+        if type_.name.split("<")[0].strip() not in self.spaces.types.classes:
+            return
+        for index, argument in enumerate(self.spaces.types.arguments_in(type_.name)):
+            if argument.kind == "value" and argument.name in names:
+                yield argument.name, (index,)
+            for name, path in self._inside(argument, names):
+                yield name, (index, *path)
+
+    def _kind_inside(self, wanted: Type, actual: Type, path: tuple[int, ...]) -> Kind:
+        """Returns what a template argument of an object's class is; NOT_TAKEN if a parameter does not take the object."""
+        if wanted.kind == "pointer":
+            if actual.kind not in ("pointer", "array"):
+                return NOT_TAKEN
+            actual = actual.target
+        if wanted.kind in ("reference", "pointer"):
+            wanted = wanted.target
+        if not path:
+            return self._kind_of_type(actual)
+        names = [t.name.split("<")[0].strip() for t in (wanted, actual)]
+        if actual.kind != "value" or actual.is_open:
+            return "unknown" if actual.is_open else NOT_TAKEN
+        if names[0] != names[1]:
+            return "unknown" if self.calls.lookup.has_bases(names[1]) else NOT_TAKEN
+        types = [self.spaces.types.arguments_in(t.name) for t in (wanted, actual)]
+        if path[0] >= len(types[1]):
+            return "unknown"
+        return self._kind_inside(types[0][path[0]], types[1][path[0]], path[1:])
 
     def _written_only(self, function: Function, names: Iterable[str]) -> list[str]:
         """Returns the names of template parameters that the parameters of a function do not name."""
@@ -613,7 +663,9 @@ class _Copies:
         written = self._kinds_written(call, function, parameters, {})
         if written is None:
             return None
-        return self._combination(function, parameters, [*map(self._kind, arguments)], written)
+        types = [*map(self.spaces.type_of, arguments)]
+        given = [*map(self._kind, arguments)]
+        return self._combination(function, parameters, given, written, types)
 
     def _kinds_written(
         self, call, function: Function, parameters: dict[str, bool], own: dict[str, Kind]
@@ -651,13 +703,14 @@ class _Copies:
         parameters: dict[str, bool],
         given: list[Kind],
         written: dict[str, Kind],
+        types: list[Type | None],
     ) -> tuple | None:
         """Returns what the open parameters are if a template is given arguments of these kinds; None if it is not known.
-        written: what they are by template arguments."""
+        written: what they are by template arguments. types: of the arguments, without expansions of packs."""
         found = dict(written)
         is_no_call = (None,) * len(parameters)
-        for (_, name, _), (_, _, declared) in zip(
-            self._bare(function), self._typed(function), strict=True
+        for index, ((_, name, _), (_, _, declared)) in enumerate(
+            zip(self._bare(function), self._typed(function), strict=True)
         ):
             if parameters.get(name):
                 if "unknown" in given:
@@ -672,6 +725,17 @@ class _Copies:
                 spaces = chain(declared.type) if declared.type.kind == "pointer" else ()
                 if spaces and kind != "unknown" and kind != spaces[0]:
                     return is_no_call
+                for own, path in self._inside(declared.type, parameters):
+                    if own in written:
+                        continue
+                    actual = types[index] if index < len(types) else None
+                    if actual is None:
+                        return None
+                    kind = self._kind_inside(declared.type, actual, path)
+                    if kind == "unknown":
+                        return None
+                    if kind == NOT_TAKEN or found.setdefault(own, kind) != kind:
+                        return is_no_call
                 continue
             if name in written:
                 continue
@@ -834,7 +898,7 @@ class _Copy:
             start, end = ranges[node.id]
             text = self.source.text[start:end].strip()
             if name not in self.kinds:
-                written.append(text)
+                written.append(self._in_header(text))
                 continue
             identifier = declared_identifier(node.child_by_field_name("declarator"))
             own = "" if identifier is None else self.source.masked_text(identifier)
