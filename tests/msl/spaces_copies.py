@@ -257,6 +257,62 @@ CASES = {
             "auto x = make(o); auto y = make(sp);; g(x) + 10 * g(y)": 21,
         },
     ),
+    "specialisations of classes": (
+        """
+        template <typename P, int N> struct s { P p; int g() { return f(p); } };
+        template <typename P> struct s<P, 0> { P p; int g() { return 10 * f(p); } };
+        template <typename P> struct of_device { P p; int g() { return f(p); } };
+        template <typename T> struct of_device<device T*> { device T* p; int g() { return 10 * f(p); } };
+        template <typename P> struct of_floats { P p; int g() { return f(p); } };
+        template <> struct of_floats<device float*> { device float* p; int g() { return 7; } };
+        template <> struct of_floats<int> { int p; int g() { return 8; } };
+        template <typename P> struct of_const { P p; int g() { return f(p); } };
+        template <typename T> struct of_const<const device T*> { int n; int g() { return 7; } };
+        template <typename P> struct uses { using type = P; P p; int g() { return 3; } };
+        template <> struct uses<device float*> { using type = int; int p; int g() { return 1; } };
+        template <> struct uses<threadgroup float*> { using type = uint; uint p; int g() { return 2; } };
+        template <typename P, typename Q, int N> struct swapped {
+          static int g(P p, Q q) { return f(p) + 10 * swapped<Q, P, N - 1>::g(q, p); }
+        };
+        template <typename P, typename Q> struct swapped<P, Q, 0> { static int g(P, Q) { return 0; } };
+        template <typename P, int N> struct later { P p; int g(); static int of(P q); };
+        template <typename P> struct later<P, 0> { P p; int g(); };
+        template <typename Q, int M> int later<Q, M>::g() { return f(p) * M; }
+        template <typename P, int N> int later<P, N>::of(P q) { return f(q); }
+        template <typename R> int later<R, 0>::g() { R r = p; return 7 * f(r); }
+        template <typename P> struct base { P p; base(P q) : p(q) {} int g() { return f(p); } };
+        template <> struct base<int> { int p; base(int q) : p(q) {} int g() { return 9; } };
+        template <typename P> struct derived : base<P> {
+          derived(P q) : base<P>(q) {}
+          int h() { return this->g() * 10; }
+        };
+        template <typename P, typename Q = device float*> struct by_default {
+          P p; Q q; int g() { return f(p) * 10 + f(q); }
+        };
+        template <typename Q> struct by_default<int, Q> { int p; Q q; int g() { return 500 + f(q); } };
+        template <typename P> struct compared { static int g() { return is_same_v<P, device float*>; } };
+        template <> struct compared<int> { static int g() { return 5; } };
+        template <typename P> int in_template(P p) { return s<P, 0>{p}.g() + s<P, 1>{p}.g(); }
+        """,
+        {
+            "s<device float*, 1> x{o}; s<threadgroup float*, 1> y{tg};; x.g() + 10 * y.g()": 21,
+            "s<device float*, 0> x{o}; s<threadgroup float*, 0> y{tg};; x.g() + 10 * y.g()": 210,
+            "of_device<device float*> x{o}; of_device<threadgroup float*> y{tg};; x.g() + y.g()": 12,
+            "of_device<thread float*> x{own}; of_device<int> y{5};; x.g() + 10 * y.g()": 54,
+            "of_floats<device float*> x{o}; of_floats<threadgroup float*> y{tg};; x.g() + 10 * y.g()": 27,
+            "of_floats<int> x{1}; of_floats<short> y{1};; x.g() + 10 * y.g()": 58,
+            "of_const<device float*> x{o}; of_const<const device float*> y{3};; x.g() + 10 * y.g()": 71,
+            "uses<device float*> x{}; uses<threadgroup float*> y{}; uses<thread float*> z{};; x.g() + 10 * y.g() + 100 * z.g()": 321,
+            "uses<device float*>::type x = 3; uses<thread float*>::type y = own;; x + 10 * f(y)": 43,
+            "swapped<device float*, threadgroup float*, 3>::g(o, tg)": 121,
+            "later<device float*, 3> x{o}; later<threadgroup float*, 0> y{tg};; x.g() + 100 * y.g()": 1403,
+            "later<threadgroup float*, 1>::of(tg)": 2,
+            "derived<device float*> x(o); derived<int> y(4);; x.h() + y.h() * 10": 910,
+            "by_default<threadgroup float*> x{tg, o}; by_default<int> y{1, o};; x.g() + 1000 * y.g()": 501021,
+            "compared<device float*>::g() + 10 * compared<threadgroup float*>::g() + 100 * compared<int>::g()": 501,
+            "in_template(o) + 100 * in_template(tg)": 2211,
+        },
+    ),
 }
 
 

@@ -80,15 +80,6 @@ int f(const threadgroup float* p) { return 2; }
 
 # Declarations, statements of a kernel with `device float* o` and `threadgroup float t[2]`, where the error is, its message.
 WRONG = {
-    "a template of classes that has a specialisation": (
-        _F
-        + "template <typename P, int N> struct s { P p; int g() { return f(p); } };\n"
-        + "template <typename P> struct s<P, 0> { int g() { return 0; } };",
-        "s<device float*, 1> x{o}; o[0] = x.g();",
-        "p); }",
-        "which overload of f this call means depends on the address space of p, which cannot be "
-        "inferred here: f(const device float* p) and f(const threadgroup float* p)",
-    ),
     "a template of classes whose arguments are deduced": (
         _F + "template <typename P> struct s { P p; s(P q) : p(q) {} int g() { return f(p); } };",
         "s x(o); s<threadgroup float*> y(t); o[0] = x.g() + y.g();",
@@ -172,14 +163,6 @@ WRONG = {
         "o[0] = f(o, t);",
         "is_same_v",
         "the meaning of is_same_v depends on the address space of P",
-    ),
-    "a template that uses its parameter": (
-        "template <typename P> struct s { P p; };\n"
-        "template <> struct s<device float*> { int p; };"
-        "template <> struct s<threadgroup float*> { uint p; };",
-        "s<device float*> x; x.p = 1; o[0] = x.p;",
-        "s<device f",
-        "a specialisation of s for some pointers to an address space is not supported",
     ),
 }
 

@@ -91,6 +91,13 @@ class Types:
         self._parameters = {
             self._text(n) for n in source.find("(type_parameter_declaration (type_identifier) @n)")
         }
+        self._values = {
+            self._text(n)
+            for n in source.find(
+                "(template_parameter_list [(parameter_declaration declarator: (identifier) @n)"
+                " (optional_parameter_declaration declarator: (identifier) @n)])"
+            )
+        } - self._parameters
         self._enums = {
             self._text(n) for n in source.find("(enum_specifier name: (type_identifier) @n)")
         }
@@ -295,9 +302,21 @@ class Types:
             if inner.type == "type_identifier":
                 return self.aliases[self._text(inner)]
             return self._alias_with_arguments(inner)
-        classes = self.classes_named(self._name(scope))
+        owner = self._name(scope)
+        classes = self.classes_named(owner)
         own = [n for n in declared for c in classes if self._body_around(n) == c.specifier]
-        return self._meaning(own[0]) if len(classes) == len(own) == 1 else None
+        if len(classes) != 1 or len(own) != 1:
+            return None
+        type_ = self._meaning(own[0])
+        if type_ is None or "<" in classes[0].name or "<" not in owner:
+            return type_
+        names = [p.identifier for h in classes[0].template_headers for p in template_parameters(h)]
+        given = {
+            self._text(name): argument
+            for name, argument in zip(names, self.arguments_in(owner), strict=False)
+            if name is not None
+        }
+        return self._substituted(type_, given, {n: t.written() for n, t in given.items()})
 
     @staticmethod
     def _body_around(node):
@@ -531,6 +550,8 @@ class Types:
             )
         if bare in self._parameters:
             return True
+        if name in self._values and name not in self.aliases:
+            return False  # parsed as a type
         return not (bare in self.classes or bare in self._enums or _KNOWN_BUILTIN.match(bare))
 
     # ---- members ---------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ from ..analysis.types import DATA_SPACES, NO_POINTER, NOTHING
 from .insertion import Insertion
 from .specialisations import deduced_uses, uses
 
+_LIMIT = 64  # combinations of address spaces of a class
+_PARAMETER, _ANY_POINTER = "parameter", "any pointer"
 _IDENTIFIERS = "[(identifier) (type_identifier) (namespace_identifier)] @n"
 
 
@@ -51,47 +53,100 @@ class ClassCopies:
         return next((s for s in self.program.classes if s.name == owner), None)
 
     def of(self, scope: ClassScope) -> list[Insertion]:
-        """Returns the copies of a class template, or first of a template in which it is used. Empty if it cannot be
-        copied."""
-        parameters = self._parameters(scope)
-        if not parameters or not self._can_be_copied(scope):
+        """Returns the copies of a class template and of its specialisations, or first of a template in which it is used.
+        Empty if it cannot be copied."""
+        family = self._family(scope)
+        if not family:
             return []
+        primary = family[0].scope
         combinations: dict[tuple, None] = {}
-        longer = []
-        for use in self._uses(scope):
-            kinds = self._kinds(use, scope)
+        inside, longer = [], []
+        for use in self._uses(primary):
+            if any(use.start_byte == f.head.start_byte for f in family):
+                continue
+            kinds = self._kinds(use, primary)
             if kinds is None:
                 return []
             if "unknown" in kinds:
-                is_inside = scope.node.start_byte <= use.start_byte < scope.end
-                if is_inside or self._is_of_member(use, scope):
-                    continue  # a use by the class itself
-                if self.spaces.types.is_unused_alias(use):
-                    continue
-                return self._copies_around(use)
+                of_class = [f for f in family if self._is_inside_of(use, f, primary)]
+                if of_class:
+                    inside += [(f, use) for f in of_class]
+                elif not self.spaces.types.is_unused_alias(use):
+                    return self._copies_around(use)
+                continue
             combinations.setdefault(kinds)
-            longer += self._defaults(use, scope, kinds)
-        given = [c for c in combinations if any(c)]
-        if not given:
+            longer += self._defaults(use, primary, kinds)
+        self._add_inner(combinations, inside)
+        if not any(map(any, combinations)):
             return []
-        open_ = {name for c in given for name, kind in zip(parameters, c, strict=True) if kind}
-        members = [f for f in self._members(scope) if not self._is_inside(f, scope)]
-        if any(len(f.template_headers) != 1 for f in members):
+        copies = self._copies_of(family, combinations)
+        if copies is None:
             return []
-        if any(len(self.names_in(f)) != len(parameters) for f in members):
-            return []
-        prefix = NOTHING if len(given) == len(combinations) else NO_POINTER
-        longer += self._named(scope.node, open_, prefix)
-        for function in members:
-            own = zip(parameters, self.names_in(function), strict=True)
-            longer += self._named(function.node, {n for p, n in own if p in open_}, prefix)
-        for index, combination in enumerate(given):
-            kinds = dict(zip(parameters, combination, strict=True))
-            copy = _Copy(self, scope, kinds, f"msl_{self.number}_{index}_")
-            longer.append(Insertion(scope.end, f" {copy.of_class()}"))
-            for function in members:
-                longer.append(Insertion(function.node.end_byte, f" {copy.of_member(function)}"))
-        return sorted(longer, key=lambda i: i.offset)
+        return sorted([*longer, *copies], key=lambda i: i.offset)
+
+    def _is_inside_of(self, use, member: _Member, primary: ClassScope) -> bool:
+        if self._is_inside(use, member.scope):
+            return True
+        return member.scope is primary and self._is_of_member(use, primary)
+
+    def _add_inner(self, combinations: dict[tuple, None], inside: list) -> None:
+        """Adds what a class gives itself."""
+        waiting = [*combinations]
+        while waiting and len(combinations) < _LIMIT:
+            combination = waiting.pop()
+            for member, use in inside:
+                own = member.given(combination)
+                if own is None:
+                    continue
+                arguments = use.child_by_field_name("arguments").named_children
+                texts = [self.source.masked_text(a).strip() for a in arguments]
+                kinds = [
+                    own[t] if t in own else self._kind_of(a)
+                    for t, a in zip(texts, arguments, strict=True)
+                ]
+                found = tuple(kinds)
+                is_whole = len(found) == len(combination) and "unknown" not in found
+                if is_whole and found not in combinations:
+                    combinations[found] = None
+                    waiting.append(found)
+
+    def _copies_of(self, family: list[_Member], combinations: dict[tuple, None]):
+        """Returns the copies of the templates of a family; None if they cannot be made."""
+        existing = {member.key for member in family}
+        longer: list[Insertion] = []
+        for order, member in enumerate(family):
+            opened: dict[tuple, dict[str, str | None]] = {}
+            is_left = False
+            for combination in combinations:
+                kinds = member.given(combination)
+                if kinds is None:
+                    continue
+                if not any(kinds.values()):
+                    is_left = True
+                elif (key := member.key_of(kinds)) not in existing:
+                    opened[key] = kinds
+            if not opened:
+                continue
+            functions = self._functions_of(member, family)
+            if functions is None:
+                return None
+            prefix = NO_POINTER if is_left else NOTHING
+            if any(name.startswith(NO_POINTER) for name in member.names):
+                if is_left and any(name.startswith(NOTHING) for name in member.names):
+                    return None
+                prefix = ""
+            types = {name for name in member.names if name in member.types}
+            if prefix:
+                longer += self._named(member.scope.node, types, prefix)
+            for function in functions if prefix else ():
+                own = zip(member.names, self.names_in(function), strict=True)
+                longer += self._named(function.node, {n for p, n in own if p in types}, prefix)
+            for index, kinds in enumerate(opened.values()):
+                copy = _Copy(self, member, kinds, f"msl_{self.number}_{order}_{index}_")
+                longer.append(Insertion(member.scope.end, f" {copy.of_class()}"))
+                for function in functions:
+                    longer.append(Insertion(function.node.end_byte, f" {copy.of_member(function)}"))
+        return longer
 
     # ---- which classes and uses ------------------------------------------------------------------
 
@@ -104,15 +159,85 @@ class ClassCopies:
             if parameter.identifier is None or parameter.node.type.startswith("variadic"):
                 return []
             found.append(self.source.masked_text(parameter.identifier))
-        return [] if any(name.startswith(NO_POINTER) for name in found) else found
+        return found
 
-    def _can_be_copied(self, scope: ClassScope) -> bool:
-        """Returns true for the only class of a name, which has no specialisations and is no member of a template."""
-        others = [s for s in self.program.classes if s.name.split("<")[0].strip() == scope.name]
-        is_member = any(part.startswith("class ") for part in scope.path)
-        if len(others) > 1 or is_member or "<" in scope.name:
-            return False
-        return not any(deduced_uses(self.program, scope.name))
+    def _family(self, scope: ClassScope) -> list[_Member]:
+        """Returns a class template and its specialisations, the template first; none if they cannot be copied."""
+        name = scope.name.split("<")[0].strip()
+        scopes = [s for s in self.program.classes if s.name.split("<")[0].strip() == name]
+        primary = [s for s in scopes if "<" not in s.name]
+        if len(primary) != 1 or any(s.path != scope.path for s in scopes):
+            return []
+        if any(part.startswith("class ") for part in scope.path):
+            return []
+        if any(deduced_uses(self.program, name)) or not self._parameters(primary[0]):
+            return []
+        found = [self._member(primary[0])]
+        found += [self._member(s) for s in scopes if s is not primary[0]]
+        return [] if None in found else [f for f in found if f is not None]
+
+    def _member(self, scope: ClassScope) -> _Member | None:
+        """Returns a class of a family; None if it is not known what it is for."""
+        if len(scope.template_headers) != 1:
+            return None
+        header = template_parameters(scope.template_headers[0])
+        if any(p.identifier is None or p.node.type.startswith("variadic") for p in header):
+            return None
+        names = [self.source.masked_text(p.identifier) for p in header]
+        types = {n for n, p in zip(names, header, strict=True) if p.is_type}
+        head = scope.specifier.child_by_field_name("name")
+        if head.type != "template_type":
+            pattern: list[tuple] = [(_PARAMETER, name) for name in names]
+            return _Member(scope, head, names, types, pattern)
+        pattern = []
+        for argument in head.child_by_field_name("arguments").named_children:
+            text = self.source.masked_text(argument).strip()
+            if text in names:
+                pattern.append((_PARAMETER, text))
+                continue
+            kind = self._kind_of(argument)
+            type_ = self.spaces.described(argument) if argument.type == "type_descriptor" else None
+            if kind is None and type_ is not None and type_.kind == "value" and "<" in type_.name:
+                kind = None
+            elif kind == "unknown":
+                return None
+            is_any = kind is not None and type_ is not None and type_.kind == "pointer"
+            is_any = is_any and type_.target.name in names and not type_.target.is_const
+            pattern.append((_ANY_POINTER if is_any else text, kind))
+        return _Member(scope, head, names, types, pattern)
+
+    def _functions_of(self, member: _Member, family: list[_Member]) -> list[Function] | None:
+        """Returns the definitions of members of a class outside of it; None if they cannot be copied."""
+        found = []
+        for function in self._members(member.scope):
+            if any(self._is_inside(function.node, f.scope) for f in family):
+                continue
+            if len(function.template_headers) != 1:
+                return None
+            scope = next((n for n in self._scopes_in(function, family)), None)
+            names = self.names_in(function)
+            if scope is None or not names:
+                return None
+            arguments = scope.child_by_field_name("arguments").named_children
+            texts = [self.source.masked_text(a).strip() for a in arguments]
+            is_primary = texts == names
+            if not is_primary and len(family) > 1 and any("<" in f.scope.name for f in family):
+                own = [f for f in family if f.texts(self.source, names) == texts]
+                if len(own) != 1:
+                    return None
+                if own[0] is member:
+                    found.append(function)
+            elif member is family[0]:
+                if len(names) != len(member.names):
+                    return None
+                found.append(function)
+        return found
+
+    def _scopes_in(self, function: Function, family: list[_Member]) -> Iterator:
+        name = family[0].scope.name
+        for node in self.source.find("(template_type) @t", function.declarator):
+            if self.source.masked_text(node.child_by_field_name("name")) == name:
+                yield node
 
     def _uses(self, scope: ClassScope) -> Iterator:
         for node in uses(self.source):
@@ -159,11 +284,12 @@ class ClassCopies:
 
     def _members(self, scope: ClassScope) -> list[Function]:
         owner = self.spaces.calls.lookup.owner
-        return [f for f in self.program.functions if owner(f) == scope.name]
+        name = scope.name.split("<")[0].strip()
+        return [f for f in self.program.functions if owner(f) == name]
 
     @staticmethod
-    def _is_inside(function: Function, scope: ClassScope) -> bool:
-        return scope.node.start_byte <= function.node.start_byte < scope.end
+    def _is_inside(node, scope: ClassScope) -> bool:
+        return scope.node.start_byte <= node.start_byte < scope.end
 
     def _is_of_member(self, use, scope: ClassScope) -> bool:
         return any(
@@ -181,16 +307,61 @@ class ClassCopies:
                 yield Insertion(identifier.start_byte, prefix)
 
 
+class _Member:
+    """A class template or one of its specialisations. head: the node of its name. names: its parameters, of which `types`
+    are types. pattern: what it has for each parameter of the template: (_PARAMETER, its own parameter), (_ANY_POINTER, an
+    address space), or (text, the address space that it points to, or None)."""
+
+    def __init__(self, scope: ClassScope, head, names: list[str], types: set[str], pattern: list):
+        self.scope = scope
+        self.head = head
+        self.names = names
+        self.types = types
+        self.pattern = pattern
+        self.key = self.key_of({})
+
+    def given(self, combination: tuple) -> dict[str, str | None] | None:
+        """Returns what its parameters are for pointers to some spaces; None if it is not for them."""
+        kinds: dict[str, str | None] = dict.fromkeys(self.names)
+        if len(combination) != len(self.pattern):
+            return None
+        for (what, of), kind in zip(self.pattern, combination, strict=True):
+            if what == _PARAMETER:
+                kinds[of] = kind
+            elif of != kind:
+                return None
+        return kinds
+
+    def key_of(self, kinds: dict[str, str | None]) -> tuple:
+        """Returns what tells its copies apart, and from the specialisations that a program has."""
+        return tuple(
+            ((_ANY_POINTER, kinds[of]) if kinds.get(of) else _PARAMETER)
+            if what == _PARAMETER
+            else (what, of)
+            for what, of in self.pattern
+        )
+
+    def texts(self, source, names: list[str]) -> list[str]:
+        """Returns its template arguments, with its parameters named otherwise."""
+        if self.head.type != "template_type" or len(names) != len(self.names):
+            return []
+        renamed = dict(zip(self.names, names, strict=True))
+        arguments = self.head.child_by_field_name("arguments").named_children
+        texts = [source.masked_text(a).strip() for a in arguments]
+        return [re.sub(r"\w+", lambda m: renamed.get(m.group(), m.group()), t) for t in texts]
+
+
 class _Copy:
     """One copy of a class template. kinds: the address space that each of its parameters points to, None for no pointer.
     prefix: of the names in it."""
 
     def __init__(
-        self, copies: ClassCopies, scope: ClassScope, kinds: dict[str, str | None], prefix: str
+        self, copies: ClassCopies, member: _Member, kinds: dict[str, str | None], prefix: str
     ):
         self.copies = copies
         self.source = copies.source
-        self.scope = scope
+        self.scope = member.scope
+        self.types = member.types
         self.kinds = kinds
         self.prefix = prefix
 
@@ -202,10 +373,11 @@ class _Copy:
         aliases = " ".join(f"using {self._alias(n)} = {self._pointer(n)};" for n in names)
         edits = [
             self._header(self.scope.template_headers[0], [*self.kinds]),
-            (name.end_byte, name.end_byte, self._arguments([*self.kinds])),
             (begin, begin, f" public: {aliases} {self._access()}"),
             *self._renamed(specifier, [*self.kinds], begin),
         ]
+        if name.type != "template_type":
+            edits.append((name.end_byte, name.end_byte, self._arguments([*self.kinds])))
         return self._edited(self.scope.node.start_byte, self.scope.end, edits)
 
     def of_member(self, function: Function) -> str:
@@ -214,11 +386,11 @@ class _Copy:
         scope = next(
             node
             for node in self.source.find("(template_type) @t", function.node)
-            if self.source.masked_text(node.child_by_field_name("name")) == self.scope.name
+            if self.source.masked_text(node.child_by_field_name("name"))
+            == self.scope.name.split("<")[0].strip()
         )
         edits = [
             self._header(function.template_headers[0], names),
-            (scope.start_byte, scope.end_byte, f"{self.scope.name}{self._arguments(names)}"),
             *self._renamed(function.node, names, scope.end_byte),
         ]
         return self._edited(function.node.start_byte, function.node.end_byte, edits)
@@ -231,7 +403,12 @@ class _Copy:
 
     def _pointer(self, name: str, written: str | None = None) -> str:
         kind = self.kinds[name]
-        return f"{kind} {self.prefix}{written or name}*" if kind else written or name
+        return f"{kind} {self.prefix}{written or name}*" if kind else self._plain(name, written)
+
+    def _plain(self, name: str, written: str | None = None) -> str:
+        """Returns the name of a parameter that is no pointer."""
+        text = written or name
+        return text if name not in self.types or text.startswith(NO_POINTER) else NO_POINTER + text
 
     def _arguments(self, names: list[str]) -> str:
         """names: those of the parameters where they are written, in the order of the class's."""
@@ -248,7 +425,11 @@ class _Copy:
             )
             end = end if default is None else default.start_byte
             text = self.source.text[start:end].rstrip().removesuffix("=").strip()
-            written.append(f"typename {self.prefix}{name}" if self.kinds[own] else text)
+            if self.kinds[own]:
+                text = f"typename {self.prefix}{name}"
+            elif own in self.types:
+                text = re.sub(rf"\b{re.escape(name)}\b", self._plain(own, name), text)
+            written.append(text)
         return header.start_byte, header.end_byte, f"<{', '.join(written)}>"
 
     def _renamed(self, node, names: list[str], begin: int) -> Iterator[tuple[int, int, str]]:
@@ -256,7 +437,11 @@ class _Copy:
         own = dict(zip(names, self.kinds, strict=True))
         for identifier in self.source.find(_IDENTIFIERS, node):
             name = self.source.masked_text(identifier)
-            if name in own and self.kinds[own[name]]:
+            if name in own and not self.kinds[own[name]]:
+                text = self._plain(own[name], name)
+                if text != name:
+                    yield identifier.start_byte, identifier.end_byte, text
+            elif name in own:
                 is_known = identifier.start_byte >= begin
                 text = self._alias(own[name]) if is_known else self._pointer(own[name], name)
                 yield identifier.start_byte, identifier.end_byte, text

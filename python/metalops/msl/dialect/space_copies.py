@@ -503,7 +503,7 @@ class _Copies:
         return self._open[function]
 
     def _find_open(self, function: Function) -> dict[str, bool]:
-        if len(function.template_headers) != 1:
+        if len(function.template_headers) != 1 or self._is_of_class_template(function):
             return {}
         names = {}
         for parameter in template_parameters(function.template_headers[0]):
@@ -518,6 +518,12 @@ class _Copies:
             for n, is_pack in names.items()
             if n in found and not n.startswith(NO_POINTER)
         }
+
+    def _is_of_class_template(self, function: Function) -> bool:
+        """Returns true for a member defined outside of its class, whose template header is that of the class."""
+        name = name_of(function.declarator)
+        scope = name.child_by_field_name("scope") if name.type == "qualified_identifier" else None
+        return scope is not None and any(self.source.find("(template_type) @t", name))
 
     def _inside(self, type_: Type, names: Iterable[str]) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yields the template parameters that are arguments of the class of a parameter, `s<P>`, with their place."""

@@ -286,7 +286,10 @@ class _Specialisations:
         body = scope.specifier
         text = self.source.masked[body.child_by_field_name("name").end_byte : body.end_byte]
         names = [name for header in scope.template_headers for name in self._types_of(header)]
-        return any(name and re.search(rf"\b{name}\b", text) for name in names)
+        return any(
+            name and not name.startswith(NO_POINTER) and re.search(rf"\b{name}\b", text)
+            for name in names
+        )
 
     # ---- uses ------------------------------------------------------------------------------------
 
