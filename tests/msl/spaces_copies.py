@@ -313,6 +313,47 @@ CASES = {
             "in_template(o) + 100 * in_template(tg)": 2211,
         },
     ),
+    "deduced arguments of classes": (
+        """
+        template <typename P> struct s { P p; s(P q) : p(q) {} int g() const { return f(p); } };
+        template <typename P> struct of_const { P p; of_const(const P q) : p(q) {} int g() const { return f(p); } };
+        template <typename P> struct of_reference {
+          P p;
+          of_reference(const thread P& q) : p(q) {}
+          int g() { return f(p); }
+        };
+        template <typename P, typename Q> struct two {
+          P p; Q q;
+          two(P p, Q q) : p(p), q(q) {}
+          int g() const { return f(p) * 10 + f(q); }
+        };
+        template <typename T> struct of_element { device T* p; of_element(device T* q) : p(q) {} };
+        template <typename P> struct specialised { enum { v = 1 }; specialised(P p) {} };
+        template <typename T> struct specialised<device T*> { enum { v = 2 }; specialised(device T* p) {} };
+        template <typename T> struct specialised<threadgroup T*> {
+          enum { v = 3 };
+          specialised(threadgroup T* p) {}
+        };
+        template <typename P> struct compared { P p; compared(P q) : p(q) {} };
+        template <typename Q> int in_template(Q q) { s x(q); return x.g() + s(q + 1).g(); }
+        template <typename T> int of_device(device T* q) { return s(q).g(); }
+        template <typename P> s<P> make(P p) { return s(p); }
+        template <typename P> auto made(P p) { return s{p}; }
+        """,
+        {
+            "s x(o); s y(tg); s z{own}; s w = s(&c);; x.g() * 1000 + y.g() * 100 + z.g() * 10 + w.g()": 1243,
+            "s(o).g() * 10 + s{tg}.g() + 100 * s(5).g()": 512,
+            "s x(o); s y(x); s z = x; s w{s<threadgroup float*>(tg)};; y.g() * 100 + z.g() * 10 + w.g()": 112,
+            "of_const x(o); of_const y(cd); of_const z(tg + 1);; x.g() * 100 + y.g() * 10 + z.g()": 112,
+            "of_reference x(d); of_reference y(sp);; x.g() * 10 + y.g()": 12,
+            "two x(o, tg); two y(tg, own);; x.g() * 100 + y.g() + 10000 * two(o, 4).g()": 151224,
+            "of_element x(o);; f(x.p)": 1,
+            "specialised x(o); specialised y(tg); specialised z(own); specialised w(4);; x.v * 1000 + y.v * 100 + z.v * 10 + w.v": 2311,
+            "compared x(o); compared y(tg);; is_same_v<decltype(x), compared<device float*>> + 10 * is_same_v<decltype(x), decltype(y)>": 1,
+            "in_template(o) * 10 + in_template(tg) + 100 * of_device(o)": 124,
+            "make(o).g() * 10 + make(tg).g() + 100 * made(o).g() + 1000 * made(tg).g()": 2112,
+        },
+    ),
 }
 
 

@@ -117,6 +117,11 @@ class Spaces:
                     found[name] = type_ if same else None
         return found
 
+    def type_of_variable(self, declaration: Declaration) -> Type | None:
+        """Returns the type of a variable, its target for a reference."""
+        found = self._variable(declaration)
+        return found.target if found is not None and found.kind == "reference" else found
+
     def _variable(self, declaration: Declaration) -> Type | None:
         if declaration not in self._variables:
             self._variables[declaration] = None
@@ -469,13 +474,16 @@ class Spaces:
         return owner.target if owner is not None and owner.kind == "pointer" else owner
 
     def _deduced_result(self, call, functions: list[Function]) -> Type | None:
-        """Returns the type of a call of a function template that returns one of its parameters."""
+        """Returns the type of a call of a function template that returns one of its parameters, if that is a pointer or an
+        object of a class template."""
         template = _only_template(functions)
         result = None if template is None else self.types.result(template)
         if result is None or result.kind != "value" or not result.is_open:
             return None
         found = self._deduced(call, template).get(result.name)
-        return None if found is None or found.is_open else found
+        if found is None or found.is_open:
+            return None
+        return found if found.kind == "pointer" or "<" in found.name else None
 
     def _with_deduced(self, call, functions: list[Function], result: Type) -> Type:
         """Returns the type of a call whose class has parameters of the function's template as arguments, `s<P>`, with what

@@ -34,6 +34,7 @@ _BUILTIN_TEMPLATES = {
     "array",
     "simdgroup_matrix",
     "tensor",
+    "msl_decayed",
 }
 _POINTER = re.compile(r"(?:const )?(device|threadgroup|thread|constant) (?:const )?(.+?) ?\*(?: const)?")
 _KNOWN_BUILTIN = re.compile(
@@ -507,7 +508,7 @@ class Types:
         bare = text.split("<")[0].strip()
         if text.startswith(NO_POINTER):
             return Type("value", None, None, text)
-        is_known = bare in self.classes or bare in self._enums
+        is_known = bare in self.classes or bare in self._enums or bare in _BUILTIN_TEMPLATES
         is_known = is_known or _BUILTIN.match(bare) or re.match(r"\d|true$|false$", text)
         is_known = is_known and not re.search(r"[*&]", text.split("<")[0] + text.split(">")[-1])
         return Type("value", None, None, text, bare in self._parameters or not is_known)

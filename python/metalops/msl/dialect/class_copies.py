@@ -19,8 +19,9 @@ from ..analysis.program import (
 )
 from ..analysis.spaces import Spaces
 from ..analysis.types import DATA_SPACES, NO_POINTER, NOTHING
+from .class_deduction import ClassDeduction
 from .insertion import Insertion
-from .specialisations import deduced_uses, uses
+from .specialisations import uses
 
 _LIMIT = 64  # combinations of address spaces of a class
 _PARAMETER, _ANY_POINTER = "parameter", "any pointer"
@@ -38,6 +39,7 @@ class ClassCopies:
         self.number = number
         self._kind_of = kind_of
         self._copies_around = copies_around
+        self._deduction = ClassDeduction(spaces, copies_around)
 
     def around(self, node) -> ClassScope | None:
         """Returns the class template of whose definition, or of the definition of whose member, a node is part."""
@@ -59,6 +61,9 @@ class ClassCopies:
         if not family:
             return []
         primary = family[0].scope
+        written = self._deduction.of(primary)
+        if written is not None:
+            return written
         combinations: dict[tuple, None] = {}
         inside, longer = [], []
         for use in self._uses(primary):
@@ -170,7 +175,7 @@ class ClassCopies:
             return []
         if any(part.startswith("class ") for part in scope.path):
             return []
-        if any(deduced_uses(self.program, name)) or not self._parameters(primary[0]):
+        if not self._parameters(primary[0]):
             return []
         found = [self._member(primary[0])]
         found += [self._member(s) for s in scopes if s is not primary[0]]

@@ -36,6 +36,10 @@ _IDENTIFIERS = "[(identifier) (type_identifier) (namespace_identifier)] @n"
 # An argument's address space, or None if it is no pointer. A tuple of these for a pack.
 Kind = str | None | tuple
 NOT_TAKEN = "not taken"
+# Errors in the use of a class template, by name, rather than in itself.
+_CLASS = re.compile(
+    r"(?:template arguments of )?(\w+) (?:is not specialised for pointers|that are deduced)"
+)
 
 
 def separated(program: Program, lines: LineMap) -> Program:
@@ -102,7 +106,11 @@ class _Copies:
         if not re.search("address space|is not specialised for pointers", error.message):
             return []
         longer = without_aliases(self.program, self.spaces.types)
-        return longer or self._around(self.source.leaf_at(error.offset))
+        node = self.source.leaf_at(error.offset)
+        named = _CLASS.match(error.message)
+        for scope in self.spaces.types.classes.get(named[1], ()) if named and not longer else ():
+            longer = longer or self._classes.of(scope)
+        return longer or self._around(node)
 
     def _around(self, node) -> list[Insertion]:
         """Returns the copies of the function template around a node, or else of the class template."""
@@ -762,7 +770,8 @@ class _Copies:
         """Returns what _kind() does for a template argument."""
         if argument.type != "type_descriptor":
             return None
-        if re.match(r"msl_(?:constant_)?pointee<", self.source.masked_text(argument)):
+        text = self.source.masked_text(argument).strip()
+        if text.startswith(("msl_pointee<", "msl_constant_pointee<")) and text.endswith(">"):
             return None
         return self._kind_of_type(decayed(self.spaces.described(argument)))
 

@@ -159,11 +159,7 @@ class _Specialisations:
         for scope in self.program.classes:
             if scope.name in telling:
                 for node in deduced_uses(self.program, scope.name):
-                    raise ProgramError(
-                        f"template arguments of {scope.name} that are deduced, whose specialisations differ by address "
-                        "space, are not supported: write them",
-                        node.start_byte,
-                    )
+                    self._refuse_deduced(scope.name, node)
 
     # ---- which templates -------------------------------------------------------------------------
 
@@ -324,6 +320,9 @@ class _Specialisations:
         """Marks the arguments of a comparison that are classes of the program with address spaces in their template
         arguments, and returns true if there is one. Raises an error if another argument may be one."""
         types = [self.spaces.described(a) for a in arguments]
+        for type_ in types:
+            if self._is_class(type_) and "<" not in type_.name and self._is_deduced(type_.name):
+                self._refuse_deduced(type_.name, node)
         spaces = [nested(t) if self._is_class(t) else _spaces_of(t) for t in types]
         if not any(s for s, t in zip(spaces, types, strict=True) if self._is_class(t)):
             return False
@@ -333,6 +332,17 @@ class _Specialisations:
             elif type_.is_open or type_.name.startswith(NO_POINTER):
                 self._refuse(node, self.source.masked_text(template_name(node)), argument)
         return True
+
+    def _is_deduced(self, name: str) -> bool:
+        """Returns true for a class template of which some use leaves the arguments to a constructor."""
+        return any(deduced_uses(self.program, name.split("::")[-1].strip()))
+
+    def _refuse_deduced(self, name: str, node) -> None:
+        raise ProgramError(
+            f"template arguments of {name} that are deduced, whose specialisations differ by address "
+            "space, are not supported: write them",
+            node.start_byte,
+        )
 
     def _is_class(self, type_: Type) -> bool:
         name = type_.name.split("<")[0].split("::")[-1].strip()

@@ -47,6 +47,12 @@ struct msl_without_const<const T> {
   typedef T type;
 };
 template <class T>
+struct msl_decayed_of : msl_without_const<T> {};
+template <class T>
+struct msl_decayed_of<T&> : msl_without_const<T> {};
+template <class T>
+using msl_decayed = typename msl_decayed_of<T>::type;  // the type of a value
+template <class T>
 using msl_constant_pointee = typename msl_without_const<msl_pointee<T>>::type;
 
 typedef signed char int8_t;
