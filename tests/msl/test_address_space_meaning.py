@@ -149,6 +149,19 @@ WRONG = {
         "is_same_v",
         "the meaning of is_same_v depends on the address space of T",
     ),
+    "is_same of an element of a pack": (
+        "template <typename T, typename... P> struct s { enum { v = (is_same_v<T, P> || ...) }; };",
+        "o[0] = s<device float*, threadgroup float*>::v + s<float, float>::v;",
+        "is_same_v",
+        "the meaning of is_same_v depends on the address space of T",
+    ),
+    "the first of two errors": (
+        _F,
+        "auto h = [](auto p, auto q) { return is_same_v<decltype(p), decltype(q)>; };\n"
+        "auto g = [](auto p) { return f(p + 1); }; o[0] = g(o) + h(o, t);",
+        "is_same_v",
+        "the meaning of is_same_v depends on the address space of decltype(p)",
+    ),
     "is_same under several templates": (
         "template <typename P, typename Q> constant constexpr bool v = is_same_v<P, Q>;\n"
         "template <typename P, typename Q> struct s { static bool of() { return v<Q, P>; } };\n"

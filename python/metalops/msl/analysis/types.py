@@ -92,6 +92,10 @@ class Types:
         self._parameters = {
             self._text(n) for n in source.find("(type_parameter_declaration (type_identifier) @n)")
         }
+        self._packs = {
+            self._text(n)
+            for n in source.find("(variadic_type_parameter_declaration (type_identifier) @n)")
+        }
         self._values = {
             self._text(n)
             for n in source.find(
@@ -163,8 +167,8 @@ class Types:
             self.aliases[name] = self.declared(start, type_node, declarator, node.end_byte).type
 
     def is_template_parameter(self, name: str) -> bool:
-        """Returns true if some template has a type parameter of that name."""
-        return name in self._parameters
+        """Returns true if some template has a type parameter of that name, or a pack of them."""
+        return name in self._parameters or name in self._packs
 
     def is_unused(self, node) -> bool:
         """Returns true for a node of a template of which only copies are used, or of an alias template that nothing names."""
@@ -281,16 +285,21 @@ class Types:
     # ---- aliases ---------------------------------------------------------------------------------
 
     def _alias(self, node, name: str) -> Type | None:
-        """Returns the type that an alias means, or None."""
-        if node.type == "type_identifier":
-            if name not in self.aliases:
-                return None
-            return self.aliases[name] or self._alias_around(node, name)
+        """Returns the type that an alias means, or None. Those of several declarations, of classes and with template
+        arguments are followed to address spaces only."""
+        if self.aliases.get(name) is not None:
+            return self.aliases[name]
+        found = self._alias_in_scopes(node, name)
+        return found if found is not None and _tells_a_space(found) else None
+
+    def _alias_in_scopes(self, node, name: str) -> Type | None:
+        if node.type in ("identifier", "type_identifier"):
+            return self._alias_around(node, name) if name in self.aliases else None
         if node.type == "template_type":
             return self._alias_with_arguments(node)
         if node.type == "dependent_type":
             inner = node.named_children[-1]
-            return self._alias(inner, self._text(inner))
+            return self._alias_in_scopes(inner, self._text(inner))
         if node.type != "qualified_identifier" or not self._is_complete:
             return None
         scope, inner = node.child_by_field_name("scope"), node.child_by_field_name("name")
@@ -641,6 +650,16 @@ class Types:
 def types_of(program: Program) -> Types:
     """Returns the types of a program, for Program.kept()."""
     return Types(program.source, program)
+
+
+def _tells_a_space(type_: Type) -> bool:
+    """Returns true for pointers and references, objects of classes with address spaces in their template arguments, and
+    what is certainly no pointer in a copy."""
+    while type_.kind == "array":
+        type_ = type_.target
+    if type_.kind != "value" or type_.name.startswith(NO_POINTER):
+        return True
+    return any(word in DATA_SPACES for word in re.findall(r"\w+", type_.name))
 
 
 def _is_alone(argument) -> bool:

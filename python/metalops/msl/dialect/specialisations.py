@@ -303,7 +303,9 @@ class _Specialisations:
         if compares and self._differ_by_class(node, arguments):
             return
         if compares and not any(marked):
-            if kinds.count("open") < 2 or is_head or not self._are_pointers(node, arguments):
+            if kinds.count("open") < 2 or is_head:
+                return
+            if not (self._are_of_lambda(arguments) or self._are_pointers(node, arguments)):
                 return
             self._refuse(node, name, arguments[0])
         if compares and self._is_of_every_space(node):
@@ -452,6 +454,16 @@ class _Specialisations:
 
     # ---- template parameters that are pointers ---------------------------------------------------
 
+    def _are_of_lambda(self, arguments: list) -> bool:
+        """Returns true for the types of what generic lambdas take, which may be pointers to any space."""
+        if not all(self.source.masked_text(a).startswith("decltype") for a in arguments):
+            return False
+        node = arguments[0]
+        while node is not None and node.type != "lambda_expression":
+            node = node.parent
+        declarator = None if node is None else node.child_by_field_name("declarator")
+        return declarator is not None and "auto" in self.source.masked_text(declarator)
+
     def _are_pointers(self, node, arguments: list) -> bool:
         """Returns true if pointers are known to be given for two template parameters."""
         names = [self.source.masked_text(a).strip() for a in arguments]
@@ -495,6 +507,9 @@ class _Specialisations:
         """Returns the parameters of a template for which pointers are known to be given, with the spaces of these."""
         given: dict[str, set[str | None]] = {}
         order = self._parameters(template)
+        header = template_parameters(template.child_by_field_name("parameters"))
+        is_pack = bool(header) and header[-1].node.type.startswith("variadic")
+        last = order[-1:] if is_pack else []
         inner = template.named_children[-1]
         function = self._functions.get(template.id)
         name = inner.child_by_field_name("name")
@@ -505,7 +520,7 @@ class _Specialisations:
             use = self.source.leaf_at(offset).parent
             if use is not None and use.type in ("template_type", "template_function"):
                 written = use.child_by_field_name("arguments").named_children
-                for parameter, argument in zip(order, written, strict=False):
+                for parameter, argument in zip(order + last * len(written), written, strict=False):
                     if parameter is not None:
                         given.setdefault(parameter, set()).update(self._pointers(argument))
             while use is not None and use.type in (
