@@ -72,7 +72,9 @@ constexpr Description kTable[] = {
      "On macOS offsets and sizes of copies and fills of buffers are multiples of 4",
      "Apple: MTLBlitCommandEncoder copyFromBuffer:..., fillBuffer:range:value:"},
     {Rule::kUnboundBuffer, "unbound-buffer", kError, Kind::kRuntime, kAlways,
-     "Something is bound to every buffer and threadgroup argument that a kernel uses",
+     "Something is bound to every buffer and threadgroup argument that a kernel uses with the "
+     "values "
+     "that its function constants have",
      "Apple: Metal API validation, 'missing Buffer binding at index'"},
     {Rule::kThreadgroupTooLarge, "threadgroup-too-large", kError, Kind::kValue, kAlways,
      "A threadgroup has at least one thread and at most maxTotalThreadsPerThreadgroup of the "

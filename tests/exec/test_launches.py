@@ -113,7 +113,7 @@ static void loop(const msl::abi::Launch* launch, msl::abi::u64 begin, msl::abi::
   msl::metal::threadgroup_barrier(msl::metal::mem_flags::mem_none, msl::abi::Site{1});
 }
 static void thread(const msl::abi::Launch*, const msl::abi::Thread*) {}
-static constexpr msl::abi::Kernel kernels[] = {{"misused", nullptr, 0, 0, 1024, 0, loop, nullptr, thread}};
+static constexpr msl::abi::Kernel kernels[] = {{"misused", nullptr, 0, 0, 1024, 0, 0, loop, nullptr, thread}};
 static constexpr msl::abi::SourceLocation sites[] = {{"a.metal", 1, 1}, {"b.metal", 12, 5}};
 extern "C" __attribute__((visibility("default"))) const msl::abi::Library metalops_library = {
     VERSION, FEATURES, "by hand", kernels, 1, nullptr, 0, sites, 2};

@@ -197,7 +197,7 @@ Handles handles_of(const exec::Kernel& kernel, const std::vector<std::string>& d
   for (uint32_t a = 0; a < kernel.argument_count; ++a) {
     const auto& argument = kernel.arguments[a];
     if (argument.kind != msl::abi::ArgumentKind::kTexture) continue;
-    if (notes != nullptr && !notes->is_on(a)) continue;
+    if ((notes != nullptr && !notes->is_on(a)) || !exec::is_used(argument)) continue;
     for (uint32_t t = 0; t < argument.texture->count; ++t) {
       const msl::abi::Texture* texture = handles.textures.at(argument.index + t);
       TORCH_CHECK(texture != nullptr, "kernel '", kernel.name, "': nothing is bound to texture ",
@@ -492,6 +492,7 @@ py::list kernel_table(const Library& library) {
       entry["element_bytes"] = argument.element_bytes;
       entry["writable"] = argument.writable != 0;
       entry["is_on"] = notes == nullptr || notes->is_on(a);
+      entry["is_used"] = exec::is_used(argument);
       entry["variation"] = kVariations[static_cast<uint32_t>(argument.variation)];
       arguments.append(entry);
     }

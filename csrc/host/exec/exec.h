@@ -137,6 +137,16 @@ struct KernelNotes {
 // Returns null for a kernel of which there is nothing to be known.
 const KernelNotes* notes_of(const Kernel& kernel);
 
+// Returns false for an argument that a kernel does not use with the values that the function
+// constants of its library have. Nothing need be bound to it.
+inline bool is_used(const msl::abi::Argument& argument) {
+  return argument.is_used == nullptr || *argument.is_used;
+}
+
+// Returns an address to bind in place of none: an access there ends the launch with an error. Null
+// if there is no address space for it.
+void* memory_of_nothing();
+
 // The source that a kernel was compiled from, and the values of its function constants.
 struct Origin {
   std::string_view source;  // deflated by zlib; empty if the library does not contain it

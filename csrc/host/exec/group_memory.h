@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include <exec/runtime.h>
-#include <exec/switched_off.h>
+#include <exec/unbound.h>
 
 namespace metalops::exec {
 

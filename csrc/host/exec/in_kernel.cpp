@@ -21,7 +21,7 @@
 
 #include <exec/fiber/fault_handler.h>
 #include <exec/sanitize/findings.h>
-#include <exec/switched_off.h>
+#include <exec/unbound.h>
 #include <locks.h>
 
 namespace metalops::exec {
@@ -312,15 +312,18 @@ bool report_fault(const siginfo_t* info, void*) {
   return false;  // the previous handler goes on: faulthandler, or the end of the process
 }
 
-// Ends a kernel that writes to an argument that is switched off.
-bool leave_at_switched_off(const siginfo_t* info, void* signal_context) {
+// Ends a kernel that writes to an argument that is switched off, or accesses one to which nothing
+// is bound.
+bool leave_at_unbound(const siginfo_t* info, void* signal_context) {
   CpuThread* const thread = this_cpu_thread;
   if (thread == nullptr || (thread->piece.load(std::memory_order_relaxed) & 1) == 0) return false;
   // Another handler, such as faulthandler's, was asked first and has sent the signal once more
   // without the address. The instruction faults again, with it.
   if (info->si_code == SI_TKILL && info->si_pid == getpid()) return true;
-  if (!is_memory_of_zeros(info->si_addr)) return false;
-  thread->end_reason.store(EndReason::kSwitchedOff, std::memory_order_relaxed);
+  const bool is_unbound = is_memory_of_nothing(info->si_addr);
+  if (!is_unbound && !is_memory_of_zeros(info->si_addr)) return false;
+  thread->end_reason.store(is_unbound ? EndReason::kUnbound : EndReason::kSwitchedOff,
+                           std::memory_order_relaxed);
   const auto* state = static_cast<const ucontext_t*>(signal_context);
   thread->left_at.store(program_counter(state), std::memory_order_relaxed);
   // Left by a jump: a handler that was asked before this one may have blocked the signal.
@@ -408,7 +411,7 @@ void forget_code(const msl::abi::Library& library) {
 
 void catch_faults() {
   install_fault_handler<&report_fault>(0, {SIGSEGV, SIGBUS, SIGFPE, SIGILL});
-  install_fault_handler<&leave_at_switched_off>(SA_NODEFER);
+  install_fault_handler<&leave_at_unbound>(SA_NODEFER);
 }
 
 void watch_kernels() {

@@ -14,9 +14,9 @@
 
 namespace metalops::exec {
 
-// Why a kernel was ended from outside; the last: it wrote to an argument that a function constant
-// switches off.
-enum class EndReason { kInterrupt, kTimeLimit, kSwitchedOff };
+// Why a kernel was ended from outside. kSwitchedOff: it wrote to an argument that a function
+// constant switches off; kUnbound: it accessed a buffer to which nothing is bound.
+enum class EndReason { kInterrupt, kTimeLimit, kSwitchedOff, kUnbound };
 
 // Thrown out of a kernel that is ended from outside.
 struct EndedFromOutside {

@@ -19,7 +19,7 @@
 #include <exec/sanitize/stream_order.h>
 #include <exec/sanitize/wild_access.h>
 #include <exec/share_out.h>
-#include <exec/switched_off.h>
+#include <exec/unbound.h>
 #include <locks.h>
 
 namespace metalops::exec {
@@ -153,7 +153,8 @@ void check_launch(const Kernel& kernel, const Launch& launch) {
     for (uint32_t i = 0; i < kernel.argument_count; ++i) {
       if (!is_handle(kernel.arguments[i])) continue;
       const KernelNotes* notes = notes_of(kernel);
-      TORCH_CHECK(notes != nullptr && !notes->is_on(i), "kernel '", kernel.name,
+      const bool is_off = notes != nullptr && !notes->is_on(i);
+      TORCH_CHECK(is_off || !is_used(kernel.arguments[i]), "kernel '", kernel.name,
                   "' takes textures or samplers, which were not given");
     }
   }
@@ -212,21 +213,54 @@ uint64_t threads_in_grid(const Launch& launch) {
 
 namespace {
 
+// Returns true if a launch has no memory or texture for some argument that its kernel does not use.
+bool leaves_unused_out(const Kernel& kernel, const Launch& launch) {
+  if (kernel.may_have_unused == 0) return false;
+  for (uint32_t i = 0; i < kernel.argument_count; ++i) {
+    const msl::abi::Argument& argument = kernel.arguments[i];
+    if (is_used(argument)) continue;
+    if (is_handle(argument)) return true;
+    if (argument.kind == msl::abi::ArgumentKind::kBuffer &&
+        launch.buffers[argument.index] == nullptr) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Returns the names of the arguments of a kernel for which is_one(position) is true.
+template <class F>
+std::string named_arguments(const Kernel& kernel, const F& is_one) {
+  std::string names;
+  for (uint32_t i = 0; i < kernel.argument_count; ++i) {
+    if (is_one(i)) names += c10::str(names.empty() ? "" : ", ", kernel.arguments[i].name);
+  }
+  return names;
+}
+
 // Raises what the handler of Ctrl-C raises, if this is the thread that runs it, or an error that
 // tells what did not end.
-[[noreturn]] void report_end(const Kernel& kernel, const EndedFromOutside& ended) {
+[[noreturn]] void report_end(const Kernel& kernel, const Launch& launch,
+                             const EndedFromOutside& ended) {
   if (ended.reason == EndReason::kSwitchedOff) {
     const KernelNotes* notes = notes_of(kernel);
-    std::string arguments;
-    for (uint32_t i = 0; notes != nullptr && i < kernel.argument_count; ++i) {
-      if (!notes->is_on(i)) {
-        arguments += c10::str(arguments.empty() ? "" : ", ", kernel.arguments[i].name);
-      }
-    }
+    const std::string arguments =
+        named_arguments(kernel, [&](uint32_t i) { return notes != nullptr && !notes->is_on(i); });
     TORCH_CHECK(false, "kernel '", kernel.name,
                 "' was ended because it writes to an argument that a function constant switches "
                 "off (",
                 arguments, ")");
+  }
+  if (ended.reason == EndReason::kUnbound) {
+    const std::string arguments = named_arguments(kernel, [&](uint32_t i) {
+      const msl::abi::Argument& argument = kernel.arguments[i];
+      if (argument.kind != msl::abi::ArgumentKind::kBuffer) return false;
+      const void* memory = launch.buffers[argument.index];
+      return memory == nullptr || memory == memory_of_nothing();
+    });
+    TORCH_CHECK(false, "kernel '", kernel.name,
+                "' was ended because it accesses a buffer to which nothing is bound (", arguments,
+                ")");
   }
   if (ended.reason == EndReason::kInterrupt) {
     if (check_interrupt != nullptr) check_interrupt();
@@ -294,13 +328,14 @@ void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
     launch_hook(kernel, launch, threads, bound);
     return;
   }
-  if (const KernelNotes* notes = notes_of(kernel); C10_UNLIKELY(notes != nullptr)) {
-    WithSwitchedOff with(kernel, *notes, launch);
+  const KernelNotes* const notes = notes_of(kernel);
+  if (C10_UNLIKELY(notes != nullptr || leaves_unused_out(kernel, launch))) {
+    WithUnbound with(kernel, notes, launch);
     return run_bound(kernel, with.launch, engine, threads, bound);
   }
   run_bound(kernel, launch, engine, threads, bound);
 } catch (const EndedFromOutside& ended) {
-  report_end(kernel, ended);
+  report_end(kernel, launch, ended);
 }
 
 }  // namespace metalops::exec

@@ -214,7 +214,8 @@ void Encoder::check_bound(const exec::Kernel& kernel) {
   const exec::KernelNotes* notes = exec::notes_of(kernel);
   for (uint32_t i = 0; i < kernel.argument_count; ++i) {
     const msl::abi::Argument& argument = kernel.arguments[i];
-    if (C10_UNLIKELY(notes != nullptr) && !notes->is_on(i)) {
+    const bool is_off = C10_UNLIKELY(notes != nullptr) && !notes->is_on(i);
+    if (is_off || !exec::is_used(argument)) {
       const bool is_handle =
           argument.kind == ArgumentKind::kTexture || argument.kind == ArgumentKind::kSampler;
       if (is_handle && textures_ == nullptr)

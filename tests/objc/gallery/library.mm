@@ -105,6 +105,7 @@ TEST(pipelines_of_descriptors_with_reflection) {
   EQUAL(text(state.label), "my pipeline");
   EQUAL(reflection.bindings.count, 3u);
   EQUAL(text(reflection.bindings[2].name), "factor");
+  CHECK(reflection.bindings[2].used);
   __block bool called = false;
   dispatch_semaphore_t done = dispatch_semaphore_create(0);
   [device() newComputePipelineStateWithFunction:descriptor.computeFunction
@@ -120,6 +121,33 @@ TEST(pipelines_of_descriptors_with_reflection) {
                                              reflection:nil
                                                   error:&error] == nil);
   CHECK(error != nil);
+}
+
+TEST(reflection_of_a_specialisation_says_what_it_uses) {
+  MTLFunctionConstantValues* values = [MTLFunctionConstantValues new];
+  float slope = 5;
+  [values setConstantValue:&slope type:MTLDataTypeFloat atIndex:3];
+  id<MTLFunction> function = [library() newFunctionWithName:@"scale"
+                                             constantValues:values
+                                                      error:nil];
+  MTLComputePipelineReflection* reflection = nil;
+  [device() newComputePipelineStateWithFunction:function
+                                        options:MTLPipelineOptionBindingInfo
+                                     reflection:&reflection
+                                          error:nil];
+  EQUAL(reflection.bindings.count, 3u);
+  CHECK(reflection.bindings[0].used && reflection.bindings[1].used);
+  CHECK(!reflection.bindings[2].used);
+}
+
+TEST(an_access_to_a_buffer_that_is_nil_is_an_error) {
+  id<MTLCommandBuffer> commands = [[device() newCommandQueue] commandBuffer];
+  id<MTLComputeCommandEncoder> encoder = [commands computeCommandEncoder];
+  encode_scale(encoder, nil, counting(64), 2, 64);
+  [encoder endEncoding];
+  RAISES("kernel 'scale' was ended because it accesses a buffer to which nothing is bound (in)",
+         [commands commit]);
+  CHECK(commands.status == MTLCommandBufferStatusError);
 }
 
 TEST(metallibs_of_others_are_errors) {

@@ -359,6 +359,46 @@ RIGHT(unbound_buffer) {
   [commands commit];
 }
 
+// Encodes `scale` without its factor, which it reads unless a function constant gives the slope.
+struct WithoutFactor {
+  id<MTLCommandBuffer> commands = [queue() commandBuffer];
+  id<MTLComputeCommandEncoder> encoder = [commands computeCommandEncoder];
+  id<MTLBuffer> buffer = counting(64);
+
+  explicit WithoutFactor(MTLFunctionConstantValues* values) {
+    id<MTLFunction> function = [library() newFunctionWithName:@"scale"
+                                               constantValues:values
+                                                        error:nil];
+    [encoder setComputePipelineState:[device() newComputePipelineStateWithFunction:function
+                                                                             error:nil]];
+    [encoder setBuffer:buffer offset:0 atIndex:0];
+    [encoder setBuffer:buffer offset:0 atIndex:1];
+  }
+  ~WithoutFactor() { [encoder endEncoding]; }
+};
+WRONG(unbound_buffer__of_another_specialisation) {
+  WithoutFactor without([MTLFunctionConstantValues new]);
+  [without.encoder dispatchThreads:MTLSizeMake(64, 1, 1)  // wrong
+             threadsPerThreadgroup:MTLSizeMake(64, 1, 1)];
+}
+RIGHT(unbound_buffer__of_another_specialisation) {
+  MTLFunctionConstantValues* values = [MTLFunctionConstantValues new];
+  float slope = 2;
+  [values setConstantValue:&slope type:MTLDataTypeFloat atIndex:3];
+  id<MTLCommandBuffer> commands = nil;
+  id<MTLBuffer> buffer = nil;
+  {
+    WithoutFactor without(values);
+    [without.encoder dispatchThreads:MTLSizeMake(64, 1, 1)
+               threadsPerThreadgroup:MTLSizeMake(64, 1, 1)];
+    commands = without.commands;
+    buffer = without.buffer;
+  }
+  [commands commit];
+  [commands waitUntilCompleted];
+  EQUAL(floats(buffer)[63], 126);
+}
+
 WRONG(threadgroup_too_large) {
   Scratch scratch;
   [scratch.encoder setBuffer:scratch.buffer offset:0 atIndex:0];

@@ -160,7 +160,11 @@ void bind(Encoder& encoder, const ComputeEncoder& from) {
     if (one.kind == Bound::Kind::kValue) {
       encoder.set_bytes(index, one.value.data(), one.value.size());
     } else if (one.kind == Bound::Kind::kMemory) {
-      encoder.set_buffer(index, one.place.memory + one.offset, one.place.bytes - one.offset);
+      // Observers of launches are told that there is no buffer.
+      const bool is_nil = one.place.memory == nullptr && !exec::describes_buffers();
+      char* const memory =
+          is_nil ? static_cast<char*>(exec::memory_of_nothing()) : one.place.memory;
+      encoder.set_buffer(index, memory + one.offset, one.place.bytes - one.offset);
     }
   }
 }
@@ -250,6 +254,9 @@ Lengths check_arguments(ComputeEncoder* self, SEL method, const exec::Kernel& ke
     if (notes != nullptr && !notes->is_on(i)) continue;
     if (argument.kind == msl::abi::ArgumentKind::kThreadgroup) {
       memory += lengths[argument.index];
+    }
+    if (!exec::is_used(argument)) continue;
+    if (argument.kind == msl::abi::ArgumentKind::kThreadgroup) {
       if (lengths[argument.index] == 0) missing.push_back(argument.index);
     } else if (argument.kind == msl::abi::ArgumentKind::kBuffer) {
       check_buffer(self->table[argument.index], kernel, argument, call);

@@ -376,6 +376,7 @@ struct Binding : objc_object {
   Strong name;
   long type = 0;
   UInteger index = 0;
+  bool is_used = true;
 };
 struct Reflection : objc_object {
   Strong bindings;
@@ -422,7 +423,7 @@ void define_pipelines() {
                       {"name", Accessors<&Binding::name>::get},
                       {"type", Accessors<&Binding::type>::get},
                       {"index", Accessors<&Binding::index>::get},
-                      {"isUsed", [](Binding*, SEL) { return true; }},
+                      {"isUsed", Accessors<&Binding::is_used>::get},
                   },
                   {}, {"MTLBinding"});
   define<Reflection>(METALOPS_OBJC_SYMBOLS(MTLComputePipelineReflection), &class_NSObject,
@@ -500,6 +501,7 @@ id pipeline_of_descriptor(id descriptor, id* out) {
 
 id reflection_of(id pipeline) {
   const exec::Kernel& kernel = *static_cast<PipelineState*>(pipeline)->pipeline->described;
+  const exec::KernelNotes* notes = exec::notes_of(kernel);
   std::vector<id> bindings;
   for (uint32_t i = 0; i < kernel.argument_count; ++i) {
     const msl::abi::Argument& argument = kernel.arguments[i];
@@ -508,6 +510,7 @@ id reflection_of(id pipeline) {
     auto* made = make<Binding>(&class_MetalopsBinding);
     made->name = Strong(string(argument.name));
     made->index = static_cast<UInteger>(argument.index);
+    made->is_used = (notes == nullptr || notes->is_on(i)) && exec::is_used(argument);
     made->type = argument.kind == Kind::kBuffer        ? 0
                  : argument.kind == Kind::kThreadgroup ? 1
                  : argument.kind == Kind::kTexture     ? 2

@@ -17,7 +17,7 @@ typedef __INT64_TYPE__ i64;
 typedef __UINT32_TYPE__ u32;
 typedef __UINT64_TYPE__ u64;
 
-constexpr u32 kAbiVersion = 12;
+constexpr u32 kAbiVersion = 13;
 constexpr u32 kMaxBuffers = 31;              // Metal's buffer argument table
 constexpr u32 kSimdWidth = 32;               // every Apple GPU
 constexpr u32 kMaxThreadgroupBytes = 32768;  // Apple GPUs, family 4 and later
@@ -208,6 +208,9 @@ struct Argument {
   u32 writable;       // 1 for device pointers and references that are not const, and for textures
                       // with write access
   Variation variation;
+  // Whether the kernel uses the argument with the values that the function constants have; null if
+  // it may, whatever these are.
+  const bool* is_used;
   const TensorArgument* tensor;    // null for all other arguments
   const TextureArgument* texture;  // null for all other arguments
 };
@@ -220,6 +223,7 @@ struct Kernel {
   u32 max_threads_per_threadgroup;  // 1024, or [[max_total_threads_per_threadgroup(n)]]
   // 1 if `loop` may run several threads at once only where no written buffer overlaps another one.
   u32 needs_separate_buffers;
+  u32 may_have_unused;  // 1 if some argument has is_used
   // Entry points for the engines, null where an engine cannot run this kernel. `loop` runs threads
   // [begin, end) of the flattened grid (x fastest) and exists for kernels that never synchronise;
   // `group` runs a threadgroup, and `thread` one thread. Kernels that synchronise have at least one

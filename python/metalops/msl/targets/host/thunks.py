@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 
+from ...analysis import uses
 from ...analysis.program import (
     Function,
     FunctionConstant,
@@ -145,6 +146,10 @@ class Thunks:
         self._left_alone = flavours.left_alone({i.name for i in self.instances})
         self._placed: dict[int, set[str]] = {}
         self._noted: dict[int, int] = {}  # by instance, how many of its arguments are noted
+        self._uses = uses.Uses(rewritten.calls)
+        # By kernel: the conditions under which it uses arguments, by their positions; "" for none.
+        self._conditions: dict[int, dict[int, str]] = {}
+        self._with_conditions: list[int] = []  # the numbers of instances
         self.names = [
             f"{names.PROGRAM}::{'::'.join([*_named(i.path), ''])}" for i in self.instances
         ]
@@ -168,6 +173,9 @@ class Thunks:
         for kernel in self.program.kernels:
             if not kernel.unsupported and self._needs_facts(kernel):
                 yield self._facts(kernel)
+        for kernel in self.program.kernels:
+            if not kernel.unsupported:
+                yield from self._used(kernel)
         for number, instance in enumerate(self.instances):
             yield self._instance(number, instance)
         yield Piece(self._library(left_out, language), None)
@@ -186,11 +194,7 @@ class Thunks:
     def _facts(self, kernel: Kernel) -> Piece:
         """Returns a function whose return type holds the threadgroup memory, thread limit and buffer indices."""
         function = kernel.function
-        headers = " ".join(
-            "template " + self.edits.text_of(h.start_byte, h.end_byte)
-            for h in function.template_headers
-            if h.named_children
-        )
+        headers = self._headers(kernel)
         parameters = function.declarator.child_by_field_name("parameters")
         body = [f"constexpr {_ABI}::u32 msl_threads = {kernel.max_threads or 1024};"]
         body.append(f"constexpr {_ABI}::u32 msl_static = [] {{ {_ABI}::u32 msl_used = 0;")
@@ -208,6 +212,60 @@ class Thunks:
             + "\n}"
         )
         return Piece(in_namespaces(function.path, text), function.declarator.start_byte)
+
+    def _headers(self, kernel: Kernel) -> str:
+        """Returns the template headers of a kernel, for another function."""
+        return " ".join(
+            "template " + self.edits.text_of(h.start_byte, h.end_byte)
+            for h in kernel.function.template_headers
+            if h.named_children
+        )
+
+    # ---- which arguments are used ----------------------------------------------------------------
+
+    def _used(self, kernel: Kernel) -> Iterator[Piece]:
+        """Yields a function whose return type tells which arguments a kernel uses, once the function constants are known, if
+        that depends on anything."""
+        conditions: dict[int, str] = {}
+        needed: dict[int, object] = {}
+        for position, p in enumerate(kernel.parameters):
+            found = self._uses.of(kernel, p.name) if self._may_be_unused(kernel, p) else None
+            if found is not None:
+                conditions[position] = " || ".join(map(self._condition, found))
+                needed |= {n.start_byte: n for use in found for c in use for n in c.locals}
+        self._conditions[kernel.number] = conditions
+        if not any(conditions.values()):
+            return
+        function = kernel.function
+        headers = self._headers(kernel)
+        parameters = function.declarator.child_by_field_name("parameters")
+        body = [self.edits.text_of(start, node.end_byte) for start, node in sorted(needed.items())]
+        conditional = [text for text in conditions.values() if text]
+        body += [f"msl_used[{i}] = {text};" for i, text in enumerate(conditional)]
+        text = (
+            f"{headers} constexpr auto msl_uses_{kernel.number}"
+            f"{self.edits.text_of(parameters.start_byte, parameters.end_byte)} {{\n"
+            "struct Uses { static void find(bool* msl_used) {\n"
+            + "\n".join(body)
+            + "\n} };\nreturn Uses();\n}"
+        )
+        yield Piece(in_namespaces(function.path, text), function.declarator.start_byte)
+
+    def _may_be_unused(self, kernel: Kernel, parameter: Parameter) -> bool:
+        """Returns true for the arguments that may be left unbound if they are not used: references that are made of what is
+        bound need something."""
+        if parameter.switch is not None or parameter.kind == "builtin":
+            return False
+        is_read = "const" in re.findall(r"\w+", parameter.type) or "constant" in parameter.type
+        return not parameter.is_reference or (is_read and not self._is_placed(kernel, parameter))
+
+    def _condition(self, use: uses.Use) -> str:
+        parts = [
+            f"{'' if literal.is_true else '!'}"
+            f"({self.edits.text_of(literal.node.start_byte, literal.node.end_byte)})"
+            for literal in use
+        ]
+        return f"({' && '.join(parts)})"
 
     # ---- one kernel ------------------------------------------------------------------------------
 
@@ -232,6 +290,8 @@ class Thunks:
                 f"typedef decltype({self._facts_name(instance, expression)}({values})) "
                 f"msl_facts_of_{number};"
             )
+        if any(self._conditions[kernel.number].values()):
+            lines.append(self._uses_of(number, instance, expression, count))
         lines.append(self._argument_table(number, instance))
         lines += filter(None, [self._argument_notes(number, kernel)])
         synchronises = self.rewritten.calls.synchronises(instance)
@@ -241,6 +301,19 @@ class Thunks:
             lines.append(self._group(number, instance, expression))
         lines.append(self._thread(number, instance, expression, synchronises))
         return Piece(in_namespaces(instance.path, "\n".join(lines)), instance.offset)
+
+    def _uses_of(self, number: int, instance: Instance, expression: str, count: int) -> str:
+        """Returns the declarations of which arguments an instance uses. metalops_bind finds out."""
+        self._with_conditions.append(number)
+        values = ", ".join(
+            f"{_SUPPORT}::made_up<msl_types_{number}::parameter<{i}>>()" for i in range(count)
+        )
+        name = self._renamed(instance, expression, f"msl_uses_{instance.kernel.number}")
+        conditional = sum(map(bool, self._conditions[instance.kernel.number].values()))
+        return (
+            f"typedef decltype({name}({values})) msl_uses_of_{number};\n"
+            f"static bool msl_used_{number}[{conditional}];"
+        )
 
     def has_group(self, instance: Instance) -> bool:
         return (
@@ -277,6 +350,8 @@ class Thunks:
 
     def _argument_table(self, number: int, instance: Instance) -> str:
         rows = []
+        conditions = self._conditions[instance.kernel.number]
+        conditional = 0
         for position, p in enumerate(instance.kernel.parameters):
             kind = _KINDS[p.kind]
             parameter = f"msl_types_{number}::parameter<{position}>"
@@ -287,17 +362,20 @@ class Thunks:
             if p.kind == "buffer" and "constant" not in p.type.split():
                 writable = f"{_SUPPORT}::is_writable<{parameter}>"
             variation = THREAD_ATTRIBUTES[p.attribute].variation if is_builtin else "kNone"
-            described = ""
+            described = "nullptr" if position not in conditions else f"&{_SUPPORT}::kUnused"
+            if conditions.get(position):
+                described = f"&msl_used_{number}[{conditional}]"
+                conditional += 1
             if p.kind == "buffer" and self.program.has_tensors:
-                described = f", {_SUPPORT}::tensor_argument<{parameter}>"
+                described += f", {_SUPPORT}::tensor_argument<{parameter}>"
             elif p.kind == "texture":
                 facts = f"{_INTERNAL}::texture_argument_of<{parameter}>"
                 writable = f"{facts}.access >= {_ABI}::TextureAccess::kWrite"
-                described = f", nullptr, &{facts}"
+                described += f", nullptr, &{facts}"
             rows.append(
                 f"{{{json.dumps(p.name or '')}, {json.dumps(p.attribute)}, {json.dumps(p.type)}, "
                 f"{_ABI}::ArgumentKind::{kind}, {index}, {size}, {writable}, "
-                f"{_ABI}::Variation::{variation}{described}}}"
+                f"{_ABI}::Variation::{variation}, {described}}}"
             )
         if not rows:
             return f"static constexpr const {_ABI}::Argument* msl_arguments_{number} = nullptr;"
@@ -579,6 +657,7 @@ class Thunks:
                 f"  {{{json.dumps(instance.name)}, {scope}msl_arguments_{number}, "
                 f"{len(kernel.parameters)}, "
                 f"{static_bytes}, {threads}, {int(self._needs_separate_buffers(instance))}, "
+                f"{int(bool(self._conditions[kernel.number]))}, "
                 f"{loop}, {group}, {thread}}},"
             )
         constants = [
@@ -594,6 +673,10 @@ class Thunks:
             sites.append(f"  {{{file}, {position.line}, {position.column}}},")
         derive = " ".join(
             f"{_qualified(d.path, f'msl_derive_{d.number}')}();" for d in self.rewritten.derived
+        )
+        derive += "".join(
+            f" {self.names[n]}msl_uses_of_{n}::find({self.names[n]}msl_used_{n});"
+            for n in self._with_conditions
         )
         absent = [
             f"  {{{json.dumps(name)}, {json.dumps(reason)}}},"

@@ -155,6 +155,8 @@ constexpr u32 kCpuFeatures = 0
 template <class T>
 T made_up();  // a value in unevaluated operands
 
+constexpr bool kUnused = false;  // Argument::is_used of an argument that a kernel never uses
+
 // ---- arguments ----------------------------------------------------------------------------------
 
 // A kernel argument in buffer `index`. A pointer is the bound address, a reference refers to the
