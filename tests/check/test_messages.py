@@ -1,5 +1,6 @@
 """Errors of g++ and of clang, and the places that they belong to."""
 
+from metalops.msl.check import check_source, compiled
 from metalops.msl.check.messages import Message, errors, place_of
 from metalops.msl.source.locations import Position
 
@@ -48,3 +49,22 @@ def test_the_place_is_the_first_in_a_file_that_is_wanted():
     assert place((1, 1), (2, 1), (3, 1)) == places[3, 1]
     assert place((1, 1), (2, 1)) == places[2, 1]
     assert place((1, 1)) is None
+
+
+def test_the_compiler_is_given_each_kernel_once(monkeypatch):
+    """The loops over the threads of a group, in which kernels with barriers run, would be most of its time."""
+    given = []
+    compile_ = compiled._compile
+    monkeypatch.setattr(
+        compiled, "_compile", lambda code, *rest: given.append(code.text) or compile_(code, *rest)
+    )
+    source = """
+        kernel void meet(device float* x, uint i [[thread_position_in_threadgroup]]) {
+          x[i] += 1;
+          threadgroup_barrier(metal::mem_flags::mem_device);
+          x[i] += x[0];
+          undeclared();
+        }"""
+    found = check_source("#include <metal_stdlib>\n" + source)
+    assert ["undeclared" in f.sentence for f in found] == [True]
+    assert len(given) == 1 and "in_group" not in given[0]

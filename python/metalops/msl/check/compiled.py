@@ -27,7 +27,6 @@ COMPILES = rule(
 
 _MAX_ERRORS = 100
 _TABLE_ENTRY = re.compile(r'^  \{"((?:[^"\\]|\\.)*)", \S*msl_arguments_\d+,', re.MULTILINE)
-_OF_A_GROUP = re.compile(r"'(\w+_in_group)'")
 _MEMORY = re.compile(r"threadgroup memory of (.*?)(?=[\"']|$)")
 # Metal compilers reject a narrowing conversion in braces; kernels are built without that check.
 _LENIENT = ("-w", "-Wno-narrowing", "-Wno-c++11-narrowing")
@@ -36,7 +35,8 @@ _LENIENT = ("-w", "-Wno-narrowing", "-Wno-c++11-narrowing")
 def check(preprocessed: Preprocessed, is_wanted: Callable[[str], bool]) -> list[Finding]:
     """Returns the errors of the host's compiler about a source, without those of generated text if there are others."""
     try:
-        emitted = emit(preprocessed)
+        # A group loop is the same code once more, which takes a compiler twenty times as long.
+        emitted = emit(preprocessed, group_loops=False)
     except SyntaxError as error:
         return [
             Finding(d.file, d.line, max(d.column, 1), COMPILES.name, d.message)
@@ -55,18 +55,12 @@ def check(preprocessed: Preprocessed, is_wanted: Callable[[str], bool]) -> list[
                 at = emitted.position_before(*message.places[0])
         else:
             # Messages about generated names only follow from other errors.
-            place = elsewhere if _is_generated(message.text, preprocessed) else found
+            place = elsewhere if GENERATED_NAME.search(message.text) else found
         file, line, column = (
             (preprocessed.name, 1, 1) if at is None else (at.file, at.line, at.column)
         )
         place.append(Finding(file, line, column, COMPILES.name, readable(message.text)))
     return found or elsewhere
-
-
-def _is_generated(text: str, preprocessed: Preprocessed) -> bool:
-    """Returns true if a message is about a name that is not the user's."""
-    others = set(_OF_A_GROUP.findall(text)) - preprocessed.parsed.identifiers
-    return bool(others or GENERATED_NAME.search(text))
 
 
 def _too_much_memory(name: str, emitted: HostCode) -> list[Finding]:
