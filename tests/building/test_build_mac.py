@@ -475,7 +475,14 @@ setup(name="only_for_macs", version="1", ext_modules=[Extension(
 MODULE = """
 #include <Python.h>
 #include <mutex>
+#include <sys/sysctl.h>
 static std::unique_ptr<int> kept;  // which Apple's <mutex> brings
+static std::optional<int> none;
+int processors() {
+  int count = 0;
+  size_t length = sizeof count;
+  return sysctlbyname("hw.ncpu", &count, &length, nullptr, 0) == 0 ? count : 0;
+}
 static PyModuleDef module = {PyModuleDef_HEAD_INIT, "only_for_macs", nullptr, 0, nullptr};
 PyMODINIT_FUNC PyInit_only_for_macs() { return PyModule_Create(&module); }
 """

@@ -31,6 +31,7 @@ FILES = [
     "queues",
     "operation_utils",
     "captures",
+    "system",
 ]
 
 

@@ -23,7 +23,7 @@ _WITH_VALUE = frozenset(
     "-o -I -isystem -iquote -idirafter -include -imacros -D -U -L -l -MF -MT -MQ -Xclang".split()
 )
 # Headers that those of Apple's standard library include, and g++'s do not: sources forget to.
-_INCLUDED_ON_MACS = ("-include", "memory")
+_INCLUDED_ON_MACS = ("-include", "memory", "-include", "optional")
 _NO_LINK = frozenset("-c -S -E -fsyntax-only -M -MM --version -dumpversion -dumpmachine".split())
 
 

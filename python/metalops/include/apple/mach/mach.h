@@ -7,7 +7,7 @@
 #include <string.h>
 
 typedef int kern_return_t;
-typedef unsigned mach_port_t, vm_map_t;
+typedef unsigned mach_port_t, vm_map_t, task_id_token_t;
 typedef uintptr_t vm_address_t, vm_size_t;
 #define KERN_SUCCESS 0
 #define KERN_NO_SPACE 3
