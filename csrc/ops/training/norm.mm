@@ -207,7 +207,9 @@ ChannelSums sum_channels(const char* name, const Tensor& grad_out, const Tensor&
                                   channels * division.parts, kThreads, parts, grad_out, input,
                                   means, rstds, parameters, division);
   } else {
-    const bool packs = aligned && whole_packs(channels);
+    const auto of_stats = parameters.channels_of_stats;
+    const bool have_same_stats = of_stats == 1 || whole_packs(of_stats) || of_stats >= channels;
+    const bool packs = aligned && whole_packs(channels) && have_same_stats;
     const auto lanes = channels / (packs ? metalops::kPack : 1);
     const auto columns = c10::metal::ceil_div(lanes, kMostAcross);
     const auto across = c10::metal::ceil_div(lanes, columns);

@@ -134,6 +134,16 @@ def test_groups_of_vectors_and_of_planes(groups):
         )
 
 
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_groups_of_adjacent_channels(groups):
+    """Packs of channels are summed where all of a pack have the same statistics."""
+    parameters = [make((12,), torch.float32, low=0.5, high=2, seed=i) for i in (1, 2)]
+    for shape in ((9, 12), (300, 12, 1)):
+        _check(
+            lambda x, w, b: F.group_norm(x, groups, w, b), [make(shape, torch.float32), *parameters]
+        )
+
+
 @pytest.mark.parametrize("name", ["batch, training", "layer", "group", "rms"])
 def test_gradients_of_gradients(name):
     def second(x, w, b):
