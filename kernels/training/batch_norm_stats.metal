@@ -10,6 +10,7 @@
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
+#include <kernels/common/packs.h>
 #include <kernels/training/batch_norm_blocks.h>
 #include <kernels/training/batch_norm_stats.h>
 using namespace metal;
@@ -117,21 +118,6 @@ kernel void batch_norm_stats_rows(device P* means [[buffer(0)]], device P* varia
 
 // V is float4 if a thread loads four adjacent elements at once, else float.
 
-template <typename T>
-inline void load(constant T* from, thread float& to) {
-  to = static_cast<float>(*from);
-}
-
-template <typename T>
-inline void load(constant T* from, thread float4& to) {
-  const vec<T, 4> x = *reinterpret_cast<constant vec<T, 4>*>(from);
-  to = float4(static_cast<float>(x.x), static_cast<float>(x.y), static_cast<float>(x.z),
-              static_cast<float>(x.w));
-}
-
-inline float total(float x) { return x; }
-inline float total(float4 x) { return (x.x + x.y) + (x.z + x.w); }
-
 // Sums that overflow give infinite means; the deviation of equal infinities is 0, not NaN.
 inline float deviation(float a, float b) { return a == b ? 0.0f : a - b; }
 inline float4 deviation(float4 a, float4 b) { return select(a - b, float4(0.0f), a == b); }
@@ -179,7 +165,7 @@ kernel void batch_norm_stats_planes(device float4* parts [[buffer(0)]],
                                     uint group [[threadgroup_position_in_grid]],
                                     uint lane [[thread_position_in_threadgroup]],
                                     uint lanes [[threads_per_threadgroup]]) {
-  constexpr uint kWidth = sizeof(V) / sizeof(float);
+  constexpr uint kWidth = Packs<V>::kWidth;
   constexpr uint kLoads = kBlock / kWidth;
   threadgroup float sums[c10::metal::simdgroup_size];
   threadgroup float deviation_sums[c10::metal::simdgroup_size];
@@ -194,15 +180,15 @@ kernel void batch_norm_stats_planes(device float4* parts [[buffer(0)]],
   V sum = V(0.0f);
   for (uint i = 0; i < kLoads; ++i) {
     const uint index = first + i * lanes + lane;
-    x[i] = V(0.0f);
-    if (index < all) {
-      load(begin + place(index, length, stride, parameters), x[i]);
-    }
+    // A load that exists stands for one that does not: no branch separates those of a thread.
+    const uint existing = min(index, all - 1);
+    const V loaded = Packs<V>::load(begin + place(existing, length, stride, parameters));
+    x[i] = index < all ? loaded : V(0.0f);
   }
   for (uint i = 0; i < kLoads; ++i) {
     sum += x[i];
   }
-  const float whole = c10::metal::threadgroup_sum(sums, total(sum), lane, lanes);
+  const float whole = c10::metal::threadgroup_sum(sums, Packs<V>::total(sum), lane, lanes);
   const float count = static_cast<float>(min(all - first, lanes * kLoads) * kWidth);
   const float mean = whole / count;
   V deviations = V(0.0f);
@@ -212,8 +198,10 @@ kernel void batch_norm_stats_planes(device float4* parts [[buffer(0)]],
     deviations += delta;
     square += delta * delta;
   }
-  const float rest = c10::metal::threadgroup_sum(deviation_sums, total(deviations), lane, lanes);
-  const float squares = c10::metal::threadgroup_sum(square_sums, total(square), lane, lanes);
+  const float rest =
+      c10::metal::threadgroup_sum(deviation_sums, Packs<V>::total(deviations), lane, lanes);
+  const float squares =
+      c10::metal::threadgroup_sum(square_sums, Packs<V>::total(square), lane, lanes);
   if (lane == 0) {
     const Moments<float> part = Moments<float>::of(whole, mean, rest, squares, count);
     parts[group] = float4(part.sum, part.mean, part.rest, part.squares);
@@ -247,11 +235,10 @@ inline Moments<V> moments_of_rows(constant T* begin, uint first, uint step, uint
     for (uint row = 0; row < count; row += kLoads) {
       V x[kLoads];
       for (uint i = 0; i < kLoads; ++i) {
-        x[i] = V(0.0f);
-        if (row + i < count) {
-          load(begin + place(first + (row + i) * step, length, parameters.inner_stride, parameters),
-               x[i]);
-        }
+        const uint existing = first + min(row + i, count - 1) * step;
+        const V loaded =
+            Packs<V>::load(begin + place(existing, length, parameters.inner_stride, parameters));
+        x[i] = row + i < count ? loaded : V(0.0f);
       }
       V block = V(0.0f);
       for (uint i = 0; i < kLoads; ++i) {
@@ -285,7 +272,7 @@ kernel void batch_norm_stats_adjacent(
     constant uint& parts_of_channel [[buffer(3)]], constant uint& rows_of_part [[buffer(4)]],
     constant uint& across [[buffer(5)]], uint group [[threadgroup_position_in_grid]],
     uint lane [[thread_position_in_threadgroup]], uint lanes [[threads_per_threadgroup]]) {
-  constexpr uint kWidth = sizeof(V) / sizeof(float);
+  constexpr uint kWidth = Packs<V>::kWidth;
   threadgroup V sums[kAdjacentThreads];
   threadgroup V means[kAdjacentThreads];
   threadgroup V rests[kAdjacentThreads];

@@ -7,6 +7,9 @@
 
 namespace metalops {
 
+// Lines of a channel that a thread normalises, for GPUs: adjacent ones of the outer indices.
+C10_METAL_CONSTEXPR int64_t kNormLines = 4;
+
 // Rows of `length` elements that are normalised by their own mean and standard deviation, or root
 // mean square: those of layer_norm, of a sample's group in group_norm, of rms_norm. Element i of
 // row r has weight and bias (r % groups) * channels + i / inner.

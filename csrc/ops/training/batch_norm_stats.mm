@@ -83,9 +83,9 @@ Parts launch_parts(const char* name, bool packs, const Tensor& samples,
 }
 
 Parts reduce_parts(const Tensor& samples, const metalops::BatchNormStatsParameters& parameters) {
-  constexpr int64_t kElements = 16;     // of a thread, where channels are planes
-  constexpr int64_t kMostAcross = 32;   // adjacent threads
-  constexpr int64_t kManyGroups = 256;  // enough for any GPU
+  constexpr int64_t kElements = 16;      // of a thread, where channels are planes
+  constexpr int64_t kMostAcross = 32;    // adjacent threads
+  constexpr int64_t kManyGroups = 1024;  // enough for any GPU
   const auto length = parameters.outer * parameters.inner;
   const auto channels = parameters.channels;
   const bool aligned = metalops::begins_with_pack(samples) &&

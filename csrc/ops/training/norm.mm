@@ -68,10 +68,6 @@ bool begin_with_packs(std::initializer_list<Tensor> tensors) {
   });
 }
 
-metalops::KernelName typed(const char* prefix, const Tensor& input, at::ScalarType type) {
-  return metalops::typed_kernel(prefix, input) + "_" + metalops::metal_type(type);
-}
-
 // Returns the tensor, or for an absent one another, which the kernels get and do not read.
 const Tensor& or_other(const Tensor& tensor, const Tensor& other) {
   return tensor.defined() ? tensor : other;
@@ -123,7 +119,11 @@ void launch_rows(const char* suffix, const Tensor& input, at::ScalarType type, c
     threads *= 2;
   }
   const bool is_short = rows.length <= kShort || rows.count > kLargestGrid / threads;
-  const auto name = metalops::KernelName(is_short ? "norm_short_rows" : "norm_rows") + suffix +
+  // Threads have registers for rows that are not longer.
+  const bool are_kept =
+      !metalops::a_thread_for_each_element() && rows.length <= kMostThreads * kOfThread;
+  const auto name = metalops::KernelName(are_kept ? "norm_kept_" : "norm_") +
+                    (is_short ? "short_rows" : "rows") + suffix +
                     metalops::metal_type(input.scalar_type()) + "_" + metalops::metal_type(type);
   if (is_short) {
     metalops::launch_simdgroups(kernels(), name, rows.count, arguments...);
@@ -188,11 +188,13 @@ ChannelSums sum_channels(const char* name, const Tensor& grad_out, const Tensor&
   TORCH_CHECK(elements <= std::numeric_limits<int32_t>::max(), name, ": a channel of ", elements,
               " elements is too large for MPS");
   const auto options = input.options();
-  ChannelSums sums{at::zeros({channels}, options.dtype(type)),
-                   at::zeros({channels}, options.dtype(type)),
-                   at::zeros({channels}, options.dtype(at::kFloat)),
-                   at::zeros({channels}, options.dtype(at::kFloat))};
-  if (elements == 0 || channels == 0) return sums;
+  const bool is_empty = elements == 0 || channels == 0;
+  const auto result = [&](at::ScalarType of) {
+    return is_empty ? at::zeros({channels}, options.dtype(of))
+                    : at::empty({channels}, options.dtype(of));
+  };
+  const ChannelSums sums{result(type), result(type), result(at::kFloat), result(at::kFloat)};
+  if (is_empty) return sums;
   const bool aligned = begin_with_packs({grad_out, input});
   metalops::NormParts division;
   Tensor parts;
@@ -208,8 +210,8 @@ ChannelSums sum_channels(const char* name, const Tensor& grad_out, const Tensor&
                                   means, rstds, parameters, division);
   } else {
     const auto of_stats = parameters.channels_of_stats;
-    const bool have_same_stats = of_stats == 1 || whole_packs(of_stats) || of_stats >= channels;
-    const bool packs = aligned && whole_packs(channels) && have_same_stats;
+    const bool packs = aligned && whole_packs(channels) &&
+                       (of_stats == 1 || whole_packs(of_stats) || of_stats >= channels);
     const auto lanes = channels / (packs ? metalops::kPack : 1);
     const auto columns = c10::metal::ceil_div(lanes, kMostAcross);
     const auto across = c10::metal::ceil_div(lanes, columns);
@@ -425,15 +427,20 @@ void check_channels(const Tensor& values, const char* argument, int64_t channels
               channels, " elements not ", values.numel());
 }
 
-// Launches a kernel with a thread for each element, or pack of them.
+// Launches a kernel with a thread for each element, or pack of them, or for several on a GPU.
 template <class... Arguments>
-void launch_elements(const char* prefix, const Channels& of, at::ScalarType type,
+void launch_elements(const char* suffix, const Channels& of, at::ScalarType type,
                      const Arguments&... arguments) {
   const auto& p = of.parameters;
+  const bool is_one = metalops::a_thread_for_each_element();
   const auto width = p.packs != 0 ? metalops::kPack : 1;
   const auto columns = (p.inner == 1 ? p.channels : p.inner) / width;
-  const auto rows = p.inner == 1 ? p.outer : p.outer * p.channels;
-  metalops::launch_rows(kernels(), typed(prefix, of.input, type), columns, rows, arguments...);
+  const auto samples = is_one ? p.outer : c10::metal::ceil_div(p.outer, metalops::kNormLines);
+  const auto rows = p.inner == 1 ? samples : samples * p.channels;
+  const auto name = metalops::KernelName(is_one ? "norm_channels" : "norm_several_channels") +
+                    suffix + metalops::metal_type(of.input.scalar_type()) + "_" +
+                    metalops::metal_type(type);
+  metalops::launch_rows(kernels(), name, columns, rows, arguments...);
 }
 
 bool can_be_packs(const Channels& of, std::initializer_list<Tensor> tensors) {
@@ -487,9 +494,10 @@ Tensors batch_norm(const char* name, const Tensor& input, const MaybeTensor& may
   p.eps = static_cast<float>(eps);
   p.has_weight = weight.defined() ? 1 : 0;
   p.has_bias = bias.defined() ? 1 : 0;
-  p.packs = can_be_packs(of, {of.input, means, variances, weight, bias}) ? 1 : 0;
-  launch_elements("norm_channels_", of, type, out, rstds, of.input, means, variances,
-                  or_other(weight, of.input), or_other(bias, of.input), p);
+  p.packs = can_be_packs(of, {of.input, means, weight, bias}) ? 1 : 0;
+  metalops::launch_threads(kernels(), "norm_rstds", channels, rstds, variances, p);
+  launch_elements("_", of, type, out, of.input, means, rstds, or_other(weight, of.input),
+                  or_other(bias, of.input), p);
   if (training) return {out, means, rstds};
   const auto none = at::empty({0}, means.options());
   return {out, none, at::empty_like(none)};
@@ -602,7 +610,7 @@ Tensors batch_norm_gradients(const char* name, const Tensor& grad_out, const Ten
     p.is_centred = training ? 1 : 0;
     p.has_weight = weight.defined() ? 1 : 0;
     p.packs = can_be_packs(of, {of.input, dy, means, rstds, weight}) ? 1 : 0;
-    launch_elements("norm_channels_backward_", of, type, grad_input, dy, of.input, means, rstds,
+    launch_elements("_backward_", of, type, grad_input, dy, of.input, means, rstds,
                     or_other(weight, of.input), or_other(sums.mean_gradients, means),
                     or_other(sums.mean_products, means), p);
     std::get<0>(grads) = grad_input;

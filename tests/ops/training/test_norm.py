@@ -90,15 +90,21 @@ def test_parameters_of_the_inputs_dtype(name, dtype):
         assert actual.dtype == dtype
 
 
-# Of a simdgroup, of a threadgroup, and of threads with several packs; odd lengths have none.
+# Of a simdgroup, of a threadgroup, and of threads with several packs; odd lengths have none. Threads keep elements of rows
+# in registers as far as they have some: rows of up to 1024 elements in a simdgroup, and of 16384 in a threadgroup.
+@pytest.mark.parametrize("gpu", [False, True])
 @pytest.mark.parametrize("length", [1, 7, 64, 1024, 1027, 1028, 5000, 20_000])
-def test_rows_of_any_length(length):
+def test_rows_of_any_length(length, gpu, tmp_path):
     x = make((3, length), torch.float32, low=-2, high=4)
     weight, bias = (make((length,), torch.float32, low=0.5, high=2, seed=i) for i in (1, 2))
-    _check(lambda x, w, b: F.rms_norm(x, (length,), w) + b, [x, weight, bias])
-    if length > 1:  # without a variance, the gradient is a difference of nothing
-        _check(lambda x, w, b: F.layer_norm(x, (length,), w, b), [x, weight, bias])
-        _check(lambda x: F.layer_norm(x, (length,)), [x])
+    with debug.capture(tmp_path / "a.trace", contents=False, gpu=gpu) as trace:
+        _check(lambda x, w, b: F.rms_norm(x, (length,), w) + b, [x, weight, bias])
+        if length > 1:  # without a variance, the gradient is a difference of nothing
+            _check(lambda x, w, b: F.layer_norm(x, (length,), w, b), [x, weight, bias])
+            _check(lambda x: F.layer_norm(x, (length,)), [x])
+    rows = [launch.kernel for launch in trace.launches if "rows" in launch.kernel]
+    are_kept = gpu and length <= 16_384
+    assert rows and all(("_kept_" in kernel) == are_kept for kernel in rows)
 
 
 # A channel is summed in parts, and its parts are combined by more than one simdgroup's loads.
@@ -142,6 +148,18 @@ def test_groups_of_adjacent_channels(groups):
         _check(
             lambda x, w, b: F.group_norm(x, groups, w, b), [make(shape, torch.float32), *parameters]
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("name", NORMS)
+def test_every_norm_as_on_a_gpu(name, dtype, tmp_path):
+    """Threads have several lines of a channel there, of which the last may not exist."""
+    parameters = [make((8,), dtype, low=0.5, high=2, seed=i) for i in (1, 2)]
+    x = make((5, 8, 6, 8), dtype, low=-2, high=2)
+    with debug.capture(tmp_path / "a.trace", contents=False, gpu=True) as trace:
+        for each in (x, x.to(memory_format=torch.channels_last), x[:, :, :, :5]):
+            _check(NORMS[name], [each, *parameters])
+    assert any("kept" in launch.kernel or "several" in launch.kernel for launch in trace.launches)
 
 
 @pytest.mark.parametrize("name", ["batch, training", "layer", "group", "rms"])
