@@ -236,7 +236,7 @@ inline vec<bfloat, 2> scaled(half2 codes, float scale, float minimum, bfloat) {
                         static_cast<bfloat>(fma(static_cast<float>(codes.y), factor, -minimum)));
 }
 
-constant constexpr int kTableCopies = 8;
+constant constexpr int kTableCopies = 16;
 
 // Fills the table of the values of both codes of a byte, in copies: adjacent lanes read from
 // different banks.
@@ -257,7 +257,7 @@ inline half2 codes_of_step(thread const typename Type::Piece& piece, int step, u
   if (!Type::has_table) {
     return codes_of<Type>(piece, step / 8, step % 8, of_halves);
   }
-  constexpr int shift = 5;  // of a byte in the place of its value, in bytes
+  constexpr int shift = 6;  // of a byte in the place of its value, in bytes
   static_assert(kTableCopies * 4 == 1 << shift, "values are of four bytes");
   const uint word = Type::four(piece, step / 8, step % 8 / 2);
   const int bit = step % 4 * 8;

@@ -28,6 +28,36 @@ namespace gguf {
 //   has_table: codes are indices into kNonLinear4. four(piece, run, i) has codes of both runs: byte
 //     2 (i % 2) + j has those of elements 8 run + 2 i + j
 
+// Loads BYTES bytes from an even offset on, as words of which the last may have others, by eight
+// bytes each. All multiples of eight bytes that have some of the bytes exist. Lanes' bytes are in
+// different cache lines, so that the number of loads matters.
+template <int BYTES>
+inline void words_by_eight_bytes(thread uint (&to)[(BYTES + 3) / 4], device const uchar* data,
+                                 int64_t offset) {
+  constexpr int count = (BYTES + 3) / 4;
+  constexpr int loads = (BYTES + 6 + 7) / 8;
+  const int within = static_cast<int>(offset) & 7;
+  const int last = (within + BYTES - 1) & ~7;
+  device const uchar* const from = data + (offset & ~7ll);
+  uint all[loads * 2];
+#pragma unroll
+  for (int i = 0; i < loads; ++i) {
+    const uint2 two = *reinterpret_cast<device const uint2*>(from + ::metal::min(8 * i, last));
+    all[2 * i] = two.x;
+    all[2 * i + 1] = two.y;
+  }
+  // Moves the words by one, and by half a word, if need be.
+  uint some[count + 1];
+#pragma unroll
+  for (int i = 0; i < count + 1; ++i) {
+    some[i] = (within & 4) != 0 ? all[::metal::min(i + 1, 2 * loads - 1)] : all[i];
+  }
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    to[i] = (within & 2) != 0 ? some[i] >> 16 | some[i + 1] << 16 : some[i];
+  }
+}
+
 // Loads COUNT words from an even offset on. has_vectors: the line begins and ends at a multiple of
 // 16 bytes, so that all that contains the words can be loaded as vectors.
 template <int COUNT>
@@ -177,10 +207,20 @@ struct Q8_0 {
   };
   typedef Piece Stored;
   static inline int first(int number) { return number * 32; }
-  // Moving eight words behind vector loads takes longer than loading them one by one.
+  // Moving eight words behind loads of 16 bytes takes longer than behind those of eight.
   static inline void load(thread Piece& piece, device const uchar* data, int64_t line, int number,
-                          bool = false) {
+                          bool has_vectors = false) {
     const int64_t block = line + static_cast<int64_t>(number) * 34;
+    if (has_vectors) {
+      uint all[9];  // the scale, and codes two bytes later
+      words_by_eight_bytes<34>(all, data, block);
+      piece.scale = static_cast<float>(::metal::as_type<half2>(all[0]).x);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        piece.words[i] = all[i] >> 16 | all[i + 1] << 16;
+      }
+      return;
+    }
     piece.scale = half_of(data, block);
     words_from(piece.words, data, block + 2);
   }
