@@ -823,6 +823,126 @@ for name, (sizes, points) in _SAMPLED.items():
                 lambda t: 2 * size(t["x"], t["grid"]) + size(t["grad"]),
             )
 
+# ---- normalisation, by the fix "norm" -------------------------------------------------------------
+
+_ROWS = {"8192 x 4096": (8192, 4096), "32 x 4096 x 1024": (32, 4096, 1024)}
+
+
+def _norm_rows(m: Maker, dtype: torch.dtype, sizes: tuple[int, ...]) -> Tensors:
+    tensors = {k: m.normal(*sizes, dtype=dtype) for k in ("x", "grad")}
+    tensors |= {k: m.normal(sizes[-1], dtype=dtype) for k in ("w", "b")}
+    return tensors | {k: m.normal(*sizes[:-1], 1) for k in ("mean", "rstd")}
+
+
+for name, sizes in _ROWS.items():
+    for letter in ("f32", "f16"):
+        for norm, forward, backward in (
+            (
+                "layer_norm",
+                lambda t, n=sizes[-1:]: aten.native_layer_norm(t["x"], n, t["w"], t["b"], 1e-5),
+                lambda t, n=sizes[-1:]: aten.native_layer_norm_backward(
+                    t["grad"], t["x"], n, t["mean"], t["rstd"], t["w"], t["b"], [True] * 3
+                ),
+            ),
+            (
+                "rms_norm",
+                lambda t, n=sizes[-1:]: aten._fused_rms_norm(t["x"], n, t["w"], 1e-5),
+                lambda t, n=sizes[-1:]: aten._fused_rms_norm_backward(
+                    t["grad"], t["x"], n, t["rstd"], t["w"], [True] * 2
+                ),
+            ),
+        ):
+            case(
+                "normalisation",
+                f"{norm} {letter} {name}",
+                lambda m, d=DTYPES[letter], s=sizes: _norm_rows(m, d, s),
+                forward,
+                lambda t: 2 * size(t["x"]),
+            )
+            case(
+                "normalisation",
+                f"{norm} {letter} backward {name}",
+                lambda m, d=DTYPES[letter], s=sizes: _norm_rows(m, d, s),
+                backward,
+                lambda t: 3 * size(t["x"]),
+            )
+
+
+def _norm_channels(m: Maker, dtype: torch.dtype, layout: torch.memory_format) -> Tensors:
+    tensors = {
+        k: m.normal(64, 256, 56, 56, dtype=dtype).to(memory_format=layout) for k in ("x", "grad")
+    }
+    # torch's gradients of group_norm take statistics of the input's dtype.
+    of_groups = dtype if m.device == "cuda" else torch.float32
+    tensors |= {k: m.normal(64, 32, dtype=of_groups) for k in ("group_mean", "group_rstd")}
+    tensors |= {k: m.normal(256) for k in ("w", "b", "mean", "rstd", "average", "variance")}
+    if m.device == "cuda":  # for cuDNN's gradients
+        *_, tensors["reserve"] = aten.cudnn_batch_norm(
+            *(tensors[k] for k in ("x", "w", "b", "average", "variance")), True, 0.1, 1e-5
+        )
+    return tensors
+
+
+def _batch_norm(t: Tensors) -> object:
+    return aten.native_batch_norm(
+        t["x"], t["w"], t["b"], t["average"], t["variance"], True, 0.1, 1e-5
+    )
+
+
+def _batch_norm_backward(t: Tensors) -> object:
+    of_run = [t[k] for k in ("average", "variance", "mean", "rstd")]
+    return aten.native_batch_norm_backward(
+        t["grad"], t["x"], t["w"], *of_run, True, 1e-5, [True] * 3
+    )
+
+
+def _cudnn_batch_norm_backward(t: Tensors) -> object:
+    of_run = [t[k] for k in ("average", "variance", "mean", "rstd")]
+    return aten.cudnn_batch_norm_backward(t["x"], t["grad"], t["w"], *of_run, 1e-5, t["reserve"])
+
+
+for letter in ("f32", "f16"):
+    for layout in (torch.contiguous_format, torch.channels_last):
+        last = " channels last" if layout == torch.channels_last else ""
+        case(
+            "normalisation",
+            f"batch_norm {letter}{last} 64 x 256 x 56^2",
+            lambda m, d=DTYPES[letter], o=layout: _norm_channels(m, d, o),
+            _batch_norm,
+            lambda t: 3 * size(t["x"]),
+            theirs=lambda t: F.batch_norm(
+                t["x"], t["average"], t["variance"], t["w"], t["b"], True, 0.1, 1e-5
+            ),
+        )
+        case(
+            "normalisation",
+            f"batch_norm {letter} backward{last} 64 x 256 x 56^2",
+            lambda m, d=DTYPES[letter], o=layout: _norm_channels(m, d, o),
+            _batch_norm_backward,
+            lambda t: 5 * size(t["x"]),
+            theirs=_cudnn_batch_norm_backward,
+        )
+    case(
+        "normalisation",
+        f"group_norm {letter} 64 x 256 x 56^2, 32 groups",
+        lambda m, d=DTYPES[letter]: _norm_channels(m, d, torch.contiguous_format),
+        lambda t: aten.native_group_norm(
+            t["x"], *(t[k].to(t["x"].dtype) for k in "wb"), 64, 256, 56 * 56, 32, 1e-5
+        ),
+        lambda t: 2 * size(t["x"]),
+    )
+    case(
+        "normalisation",
+        f"group_norm {letter} backward 64 x 256 x 56^2, 32 groups",
+        lambda m, d=DTYPES[letter]: _norm_channels(m, d, torch.contiguous_format),
+        lambda t: aten.native_group_norm_backward(
+            t["grad"], t["x"], t["group_mean"], t["group_rstd"],
+            t["w"].to(t["x"].dtype), 64, 256, 56 * 56, 32,
+            [True] * 3,
+        ),
+        lambda t: 3 * size(t["x"]),
+    )  # fmt: skip
+
 # ---- products of matrices ------------------------------------------------------------------------
 
 
@@ -891,7 +1011,8 @@ def record(folder: str, only: str) -> None:
     os.makedirs(folder, exist_ok=True)
     metalops.enable_fixes(
         (
-            "convolution", "cumulative", "embedding_bag", "grid_sample", "histogram", "indexing", "median", "reduction", "sort",
+            "convolution", "cumulative", "embedding_bag", "grid_sample", "histogram", "indexing", "median", "norm", "reduction",
+            "sort",
         )
     )  # fmt: skip
     for number, c in enumerate(CASES):
