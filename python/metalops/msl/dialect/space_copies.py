@@ -354,7 +354,7 @@ class _Copies:
         own: what the parameters of the template are in which it stands, if that is of the group."""
         name = name_node(call.child_by_field_name("function"))
         for function in group:
-            if function.name != self.source.masked_text(name) or call not in self._calls(function):
+            if function.name != self.source.masked_text(name) or call not in self._calls_of(function):
                 continue
             parameters = self._open_parameters(function)
             written = self._kinds_written(call, function, parameters, own)
@@ -425,7 +425,7 @@ class _Copies:
 
     def _is_specialised_by(self, template: Function, function: Function) -> bool:
         """Returns true if the parameters of a specialisation are such as a template takes, as far as pointers tell."""
-        if not self._all_types(template):
+        if len(template.template_headers) != 1:
             return False
         for (_, name, _), (_, _, declared), (_, _, own) in zip(
             self._bare(template), self._typed(template), self._typed(function), strict=True
@@ -434,10 +434,6 @@ class _Copies:
                 if declared.type.kind in ("pointer", "reference") or own.type.kind == "pointer":
                     return False
         return True
-
-    def _all_types(self, function: Function) -> bool:
-        """Returns true for a template with one header."""
-        return len(function.template_headers) == 1
 
     def _specialisations_of(self, template: Function) -> list[Function]:
         return [f for f, of in self.specialised.items() if of is template]
@@ -629,13 +625,11 @@ class _Copies:
     def _name_of(function: Function):
         return name_node(name_of(function.declarator))
 
-    def _calls(self, function: Function) -> list:
+    def _calls_of(self, function: Function) -> list:
+        """Returns the calls that may be of a function template."""
         if function not in self._calls_found:
             self._calls_found[function] = [*self._find_calls(function)]
         return self._calls_found[function]
-
-    def _calls_of(self, function: Function) -> list:
-        return self._calls(function)
 
     def _find_calls(self, function: Function) -> Iterator:
         for call in self.source.find("(call_expression) @c"):
