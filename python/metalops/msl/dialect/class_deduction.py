@@ -86,7 +86,9 @@ class ClassDeduction:
         found = set()
         for constructor in self._constructors(scope, len(arguments)):
             parameters = self.spaces.types.parameters(constructor.declarator)
-            taken = [self._takes(d.type, t) for (_, _, d), t in zip(parameters, types, strict=False)]
+            taken = [
+                self._takes(d.type, t) for (_, _, d), t in zip(parameters, types, strict=False)
+            ]
             if NO in taken:
                 continue
             found.add(self._deduced_by(scope, constructor, arguments, types))

@@ -354,7 +354,9 @@ class _Copies:
         own: what the parameters of the template are in which it stands, if that is of the group."""
         name = name_node(call.child_by_field_name("function"))
         for function in group:
-            if function.name != self.source.masked_text(name) or call not in self._calls_of(function):
+            if function.name != self.source.masked_text(name) or call not in self._calls_of(
+                function
+            ):
                 continue
             parameters = self._open_parameters(function)
             written = self._kinds_written(call, function, parameters, own)
@@ -476,9 +478,7 @@ class _Copies:
         names = [p.identifier and self.source.masked_text(p.identifier) for p in parameters]
         return list(zip(names, arguments, strict=False))
 
-    def _kinds_inside(
-        self, argument, own: dict[str, Kind], types: dict[str, Kind]
-    ) -> list[Kind]:
+    def _kinds_inside(self, argument, own: dict[str, Kind], types: dict[str, Kind]) -> list[Kind]:
         """Returns what an argument in a template is, or those of the expansion of a pack. own: what its parameters are.
         types: what the parameters of its template are."""
         text = self.source.masked_text(argument)
