@@ -22,6 +22,7 @@ FOUND = {
     "a directive that is not closed": "#if 1\nkernel void k() {}",
     "an alias of no namespace": "namespace metalops=.y;(",
     "a declaration that declares nothing": "struct{threadgroupthreadgroup{return;<}four;",
+    "a function without a type": "f(float x) { return simd_sum(x); } kernel void k(device float* o) { o[0] = f(o[1]); }",
     "two words run together": "kernel void k(devicevertex float* out) {}",
 }
 

@@ -171,6 +171,8 @@ class Signature:
     def _result_type(self) -> str:
         definition = self._definition()
         type_node = definition.child_by_field_name("type")
+        if type_node is None:  # which the C++ compiler reports
+            raise NotCut("a function without a type")
         declarator = definition.child_by_field_name("declarator")
         stars = ""
         while declarator.type in ("pointer_declarator", "reference_declarator"):
