@@ -13,8 +13,6 @@ using namespace mpp::tensor_ops;
 
 template <typename T>
 using Matrix = tensor<device T, dextents<int, 2>, tensor_inline>;
-typedef metal_fp8_e4m3_format e4m3;
-typedef metal_fp8_e5m2_format e5m2;
 // The type of a pointer to elements, and of the result.
 template <typename T>
 struct Stored {
@@ -26,6 +24,9 @@ struct Stored<char> {
   typedef char element;
   typedef int result;
 };
+#if defined(__HAVE_METAL_FP8_E4M3_FORMAT_TYPE__)  // Metal 4.1
+typedef metal_fp8_e4m3_format e4m3;
+typedef metal_fp8_e5m2_format e5m2;
 template <>
 struct Stored<e4m3> {
   typedef uchar element;
@@ -36,6 +37,7 @@ struct Stored<e5m2> {
   typedef uchar element;
   typedef half result;
 };
+#endif
 
 // The tile of a threadgroup: down bands of eight tiles, so that threadgroups that run at the same
 // time share rows and columns.
@@ -114,13 +116,15 @@ INSTANTIATE_TILES(bfloat)
   INSTANTIATE(product, NAME "_nt", T, 128, 256, 8, true, IS_RELAXED)
 INSTANTIATE_LARGE_TILES("matmul2d", char, false)
 INSTANTIATE_LARGE_TILES("matmul2d_relaxed", float, true)
-INSTANTIATE_LARGE_TILES("matmul2d_relaxed", e4m3, true)
-INSTANTIATE_LARGE_TILES("matmul2d_relaxed", e5m2, true)
 INSTANTIATE_LARGE_TILES("matmul2d", float, false)
-INSTANTIATE_LARGE_TILES("matmul2d", e4m3, false)
 INSTANTIATE(product, "matmul2d", char, 128, 128, 4, false)
 INSTANTIATE(product, "matmul2d_nt", char, 128, 128, 4, true)
 INSTANTIATE(product, "matmul2d", char, 256, 128, 8, false)
 INSTANTIATE(product, "matmul2d_relaxed", float, 256, 128, 8, false, true)
-INSTANTIATE(product, "matmul2d_relaxed", e4m3, 256, 128, 8, false, true)
 INSTANTIATE(product, "matmul2d", float, 64, 64, 4, false)
+#if defined(__HAVE_METAL_FP8_E4M3_FORMAT_TYPE__)
+INSTANTIATE_LARGE_TILES("matmul2d_relaxed", e4m3, true)
+INSTANTIATE_LARGE_TILES("matmul2d_relaxed", e5m2, true)
+INSTANTIATE_LARGE_TILES("matmul2d", e4m3, false)
+INSTANTIATE(product, "matmul2d_relaxed", e4m3, 256, 128, 8, false, true)
+#endif

@@ -44,6 +44,7 @@ ON_PURPOSE = {
     "tests/msl/test_calls.py": {"function-pointer"},
     "tests/msl/test_command_line.py": {"kernel-argument", "maybe-divergent-barrier"},
     "tests/msl/test_errors.py": {"threadgroup-variable", "kernel-argument"},
+    "tests/exec/test_uses.py": {"cpp17"},
     "tests/msl/test_expressions.py": {"cpp17"},
     "tests/msl/test_newer_constructs.py": {"cpp17", "init-statement", "vector-size"},
     "tests/msl/test_partial_specialisations.py": {"cpp17"},

@@ -36,7 +36,9 @@ _BUILTIN_TEMPLATES = {
     "tensor",
     "msl_decayed",
 }
-_POINTER = re.compile(r"(?:const )?(device|threadgroup|thread|constant) (?:const )?(.+?) ?\*(?: const)?")
+_POINTER = re.compile(
+    r"(?:const )?(device|threadgroup|thread|constant) (?:const )?(.+?) ?\*(?: const)?"
+)
 _KNOWN_BUILTIN = re.compile(
     r"(?:atomic_(?:u?int|bool|float|u?long)|simdgroup_(?:half|float|bfloat)8x8|sampler|os_log)$"
 )
@@ -477,7 +479,7 @@ class Types:
             alias = self._alias(named, self._text(argument))
             if alias is not None and alias.kind == "pointer" and _is_alone(argument):
                 pattern = rf"\b{re.escape(self._text(argument))}(?!\w)"
-                name = re.sub(pattern, lambda _, text=alias.written(): text, name)
+                name = re.sub(pattern, alias.written(), name)
         if arguments is not None:
             self._named[name] = type_node
         return name
@@ -560,8 +562,10 @@ class Types:
             )
         if bare in self._parameters:
             return True
-        if name in self._values and name not in self.aliases:
-            return False  # parsed as a type
+        around = node.parent.parent
+        if around is not None and around.type == "template_argument_list":
+            if name in self._values and name not in self.aliases:
+                return False  # parsed as a type
         return not (bare in self.classes or bare in self._enums or _KNOWN_BUILTIN.match(bare))
 
     # ---- members ---------------------------------------------------------------------------------
