@@ -333,10 +333,14 @@ def test_what_metal_itself_would_not_survive(lib, call, message):
 
 
 @software_device_only
-def test_a_threadgroup_argument_is_refused():
-    source = "kernel void run(device float* out, threadgroup float* scratch [[threadgroup(0)]]) {}"
+def test_a_threadgroup_argument_is_refused_if_it_is_used():
+    source = """kernel void run(device float* out, threadgroup float* scratch [[threadgroup(0)]]) { BODY }"""
+    used = source.replace("BODY", "scratch[0] = 2; out[0] = scratch[0];")
     with pytest.raises(RuntimeError, match="'scratch' cannot be set from torch"):
-        torch.mps.compile_shader(source).run(zeros(3))
+        torch.mps.compile_shader(used).run(zeros(1))
+    x = zeros(1)
+    torch.mps.compile_shader(source.replace("BODY", "out[0] = 1;")).run(x)
+    assert x.item() == 1
 
 
 @software_device_only
