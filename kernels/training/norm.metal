@@ -66,9 +66,11 @@ inline void store_normalised(device T* row, V normalised, constant P* weight, co
 }
 
 // The packs of a row that a thread has: from `first` on, `step` elements apart. It keeps KEPT of
-// them in registers, as they are stored, and loads the rest whenever they are needed.
+// them in registers, as they are stored, and loads the rest whenever they are needed; a CPU, whose
+// threads have memory in place of registers, keeps none.
 template <typename V, uint KEPT>
 struct Share {
+  static constexpr constant uint kPlaces = KEPT == 0 ? 1 : KEPT;  // of arrays of packs
   uint first;
   uint step;
   uint length;
@@ -77,11 +79,10 @@ struct Share {
       : first(lane * Packs<V>::kWidth), step(lanes * Packs<V>::kWidth), length(of_row) {}
   uint at(uint i) const { return first + i * step; }
   bool has(uint i) const { return at(i) < length; }
-  uint rest() const { return at(KEPT); }
 
   // A pack that does not exist is zero. Nothing waits for the loads.
   template <typename T>
-  void load(thread typename Packs<V>::template Stored<T> (&packs)[KEPT],
+  void load(thread typename Packs<V>::template Stored<T> (&packs)[kPlaces],
             constant T* row) const thread {
     typedef typename Packs<V>::template Stored<T> Stored;
     for (uint i = 0; i < KEPT; ++i) {
@@ -100,11 +101,13 @@ inline void normalise_row(device T* out, device float* means, device float* rstd
                           constant NormRowsParameters& parameters, threadgroup float* shared,
                           int64_t row, uint lane, uint lanes) {
   const Share<V, KEPT> mine(lane, lanes, parameters.length);
+  const uint step = lanes * Packs<V>::kWidth;
+  const uint rest = lane * Packs<V>::kWidth + KEPT * step;
   const float count = static_cast<float>(parameters.length);
   const int64_t channel = row % parameters.groups * parameters.channels;
   constant T* x = input + row * parameters.length;
   device T* y = out + row * parameters.length;
-  typename Packs<V>::template Stored<T> kept[KEPT];
+  typename Packs<V>::template Stored<T> kept[Share<V, KEPT>::kPlaces];
   mine.load(kept, x);
   V sum = V(0.0f);
   float mean = 0.0f;
@@ -112,7 +115,7 @@ inline void normalise_row(device T* out, device float* means, device float* rstd
     for (uint i = 0; i < KEPT; ++i) {
       sum += Packs<V>::widened(kept[i]);
     }
-    for (uint i = mine.rest(); i < parameters.length; i += mine.step) {
+    for (uint i = rest; i < parameters.length; i += step) {
       sum += Packs<V>::load(x + i);
     }
     mean = Team::sum(shared, Packs<V>::total(sum), lane, lanes) / count;
@@ -122,7 +125,7 @@ inline void normalise_row(device T* out, device float* means, device float* rstd
     const V deviation = Packs<V>::widened(kept[i]) - mean;
     squares += mine.has(i) ? deviation * deviation : V(0.0f);
   }
-  for (uint i = mine.rest(); i < parameters.length; i += mine.step) {
+  for (uint i = rest; i < parameters.length; i += step) {
     const V deviation = Packs<V>::load(x + i) - mean;
     squares += deviation * deviation;
   }
@@ -139,7 +142,7 @@ inline void normalise_row(device T* out, device float* means, device float* rstd
       store_normalised(y, normalised, weight + channel, bias + channel, mine.at(i), parameters);
     }
   }
-  for (uint i = mine.rest(); i < parameters.length; i += mine.step) {
+  for (uint i = rest; i < parameters.length; i += step) {
     store_normalised(y, (Packs<V>::load(x + i) - mean) * rstd, weight + channel, bias + channel, i,
                      parameters);
   }
@@ -152,6 +155,8 @@ inline void gradient_of_row(device T* grad_input, constant T* grad_out, constant
                             constant NormRowsParameters& parameters, threadgroup float* shared,
                             int64_t row, uint lane, uint lanes) {
   const Share<V, KEPT> mine(lane, lanes, parameters.length);
+  const uint step = lanes * Packs<V>::kWidth;
+  const uint rest = lane * Packs<V>::kWidth + KEPT * step;
   const float count = static_cast<float>(parameters.length);
   constant P* of_row = weight + row % parameters.groups * parameters.channels;
   constant T* x = input + row * parameters.length;
@@ -159,11 +164,11 @@ inline void gradient_of_row(device T* grad_input, constant T* grad_out, constant
   device T* dx = grad_input + row * parameters.length;
   const float mean = parameters.is_centred != 0 ? means[row] : 0.0f;
   const float rstd = rstds[row];
-  typename Packs<V>::template Stored<T> kept[KEPT];
-  typename Packs<V>::template Stored<T> kept_dy[KEPT];
+  typename Packs<V>::template Stored<T> kept[Share<V, KEPT>::kPlaces];
+  typename Packs<V>::template Stored<T> kept_dy[Share<V, KEPT>::kPlaces];
   mine.load(kept, x);
   mine.load(kept_dy, dy);
-  V gradients[KEPT];
+  V gradients[Share<V, KEPT>::kPlaces];
   V sum = V(0.0f);
   V product = V(0.0f);
   for (uint i = 0; i < KEPT; ++i) {
@@ -174,7 +179,7 @@ inline void gradient_of_row(device T* grad_input, constant T* grad_out, constant
       product += gradients[i] * (Packs<V>::widened(kept[i]) - mean);
     }
   }
-  for (uint i = mine.rest(); i < parameters.length; i += mine.step) {
+  for (uint i = rest; i < parameters.length; i += step) {
     const V g = weighted(Packs<V>::load(dy + i), of_row, i, parameters);
     sum += g;
     product += g * (Packs<V>::load(x + i) - mean);
@@ -192,7 +197,7 @@ inline void gradient_of_row(device T* grad_input, constant T* grad_out, constant
       Packs<V>::store(dx + mine.at(i), (gradients[i] - mean_g - deviation * slope) * rstd);
     }
   }
-  for (uint i = mine.rest(); i < parameters.length; i += mine.step) {
+  for (uint i = rest; i < parameters.length; i += step) {
     const V g = weighted(Packs<V>::load(dy + i), of_row, i, parameters);
     Packs<V>::store(dx + i, (g - mean_g - (Packs<V>::load(x + i) - mean) * slope) * rstd);
   }
@@ -617,10 +622,10 @@ kernel void norm_channels_backward(
 // ---- instantiations -----------------------------------------------------------------------------
 
 #define REGISTER_NORM(T, P)                                                                   \
-  REGISTER_KERNEL("norm_short_rows_" #T "_" #P, norm_short_rows, T, P, 1);                    \
-  REGISTER_KERNEL("norm_rows_" #T "_" #P, norm_rows, T, P, 1);                                \
-  REGISTER_KERNEL("norm_short_rows_backward_" #T "_" #P, norm_short_rows_backward, T, P, 1);  \
-  REGISTER_KERNEL("norm_rows_backward_" #T "_" #P, norm_rows_backward, T, P, 1);              \
+  REGISTER_KERNEL("norm_short_rows_" #T "_" #P, norm_short_rows, T, P, 0);                    \
+  REGISTER_KERNEL("norm_rows_" #T "_" #P, norm_rows, T, P, 0);                                \
+  REGISTER_KERNEL("norm_short_rows_backward_" #T "_" #P, norm_short_rows_backward, T, P, 0);  \
+  REGISTER_KERNEL("norm_rows_backward_" #T "_" #P, norm_rows_backward, T, P, 0);              \
   REGISTER_KERNEL("norm_kept_short_rows_" #T "_" #P, norm_short_rows, T, P, kKeptOfShort);    \
   REGISTER_KERNEL("norm_kept_rows_" #T "_" #P, norm_rows, T, P, kKept);                       \
   REGISTER_KERNEL("norm_kept_short_rows_backward_" #T "_" #P, norm_short_rows_backward, T, P, \
