@@ -25,7 +25,7 @@ def run(tmp_path, *arguments):
 
 @pytest.mark.nightly  # compiles all that an installation leaves out
 def test_all_is_right_and_every_kernel_file_is_used(tmp_path):
-    command = [sys.executable, "-m", "metalops", "selftest", "--seconds", "600"]
+    command = [sys.executable, "-m", "metalops", "selftest", "--seconds", "3600"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     *_, right, wrote = result.stdout.splitlines()

@@ -349,7 +349,17 @@ def _factories() -> Iterator[Check]:
             codes = x.to("mps").to(dtype).cpu().view(torch.uint8)
             assert torch.equal(codes, x.to(dtype).view(torch.uint8)), dtype
 
-    for run in (logspace, kaiser_window, poisson, narrow_floats):
+    def philox():
+        # The known answer of Philox-4x32-10 for a key and a counter of zeros (Salmon et al., Random123).
+        key = torch.zeros(2, dtype=torch.int64).view(torch.uint64).to("mps")
+        (derived,) = torch.ops.aten._philox_key_split(key, 1).cpu().view(torch.int32).tolist()
+        words = [word % 2**32 for word in derived]
+        assert words == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8], words
+
+    runs = [logspace, kaiser_window, poisson, narrow_floats]
+    if hasattr(torch.ops.aten, "_philox_key_split"):  # an operator of later versions of torch
+        runs.append(philox)
+    for run in runs:
         yield Check(run.__name__, run)
 
 
