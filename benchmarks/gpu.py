@@ -852,20 +852,14 @@ for name, sizes in _ROWS.items():
                 ),
             ),
         ):
-            case(
-                "normalisation",
-                f"{norm} {letter} {name}",
-                lambda m, d=DTYPES[letter], s=sizes: _norm_rows(m, d, s),
-                forward,
-                lambda t: 2 * size(t["x"]),
-            )
-            case(
-                "normalisation",
-                f"{norm} {letter} backward {name}",
-                lambda m, d=DTYPES[letter], s=sizes: _norm_rows(m, d, s),
-                backward,
-                lambda t: 3 * size(t["x"]),
-            )
+            for suffix, call, tensors in (("", forward, 2), (" backward", backward, 3)):
+                case(
+                    "normalisation",
+                    f"{norm} {letter}{suffix} {name}",
+                    lambda m, d=DTYPES[letter], s=sizes: _norm_rows(m, d, s),
+                    call,
+                    lambda t, n=tensors: n * size(t["x"]),
+                )
 
 
 def _norm_channels(m: Maker, dtype: torch.dtype, layout: torch.memory_format) -> Tensors:

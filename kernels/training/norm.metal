@@ -101,6 +101,7 @@ inline void normalise_row(device T* out, device float* means, device float* rstd
                           constant NormRowsParameters& parameters, threadgroup float* shared,
                           int64_t row, uint lane, uint lanes) {
   const Share<V, KEPT> mine(lane, lanes, parameters.length);
+  // Variables, not members, so that a CPU runs the loops over the rest across threads.
   const uint step = lanes * Packs<V>::kWidth;
   const uint rest = lane * Packs<V>::kWidth + KEPT * step;
   const float count = static_cast<float>(parameters.length);
@@ -155,6 +156,7 @@ inline void gradient_of_row(device T* grad_input, constant T* grad_out, constant
                             constant NormRowsParameters& parameters, threadgroup float* shared,
                             int64_t row, uint lane, uint lanes) {
   const Share<V, KEPT> mine(lane, lanes, parameters.length);
+  // Variables, not members, so that a CPU runs the loops over the rest across threads.
   const uint step = lanes * Packs<V>::kWidth;
   const uint rest = lane * Packs<V>::kWidth + KEPT * step;
   const float count = static_cast<float>(parameters.length);

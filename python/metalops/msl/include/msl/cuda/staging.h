@@ -60,8 +60,7 @@ struct StagedBlock {
   }
 
   // Loads rows [row, row + 16) and columns [depth, depth + 16) of 16-bit factors as a tensor core
-  // fragment. Its four
-  // 8 x 8 matrices are ordered down first (IsLeft) or right first.
+  // fragment. Its four 8 x 8 matrices are ordered down first (IsLeft) or right first.
   template <bool IsLeft>
   static MSL_INLINE void load(abi::u32 (&to)[4], abi::u32 block, int row, int depth, uint lane) {
     const int matrix = int(lane >> 3), in_matrix = int(lane & 7);
@@ -293,7 +292,8 @@ struct TurningLoader {
 
  private:
   // The patch of a turn: its first line, and its chunk of them. Neighbours load what is adjacent.
-  // Those of words store to different banks since every second one has the same lines.
+  // With factors of four bytes every second neighbour has the same lines, so that their stores use
+  // different banks.
   static constexpr int near = Block::chunks < 4 ? Block::chunks : 4;
   MSL_INLINE int patch(int turn) const { return thread + turn * Threads; }
   MSL_INLINE bool has(int turn) const { return all % Threads == 0 || patch(turn) < all; }
