@@ -120,6 +120,13 @@ def multinomial_range() -> bool:
     return int(drawn.max()) > 9 or int(drawn.min()) < 0
 
 
+@_probe("multinomial-large")
+def multinomial_large() -> bool:
+    weights = torch.zeros(2**20, device="mps")
+    weights[-1] = 1
+    return not bool((torch.multinomial(weights, 2, True) == 2**20 - 1).all())
+
+
 @_probe("exponential-zero")
 def exponential_zero() -> bool:
     numbers = torch.empty(2**23 if not _is_software else 2**10, device="mps")
@@ -420,6 +427,13 @@ def argsort_large() -> bool:
     x = torch.randn(3, columns, generator=torch.Generator().manual_seed(0)).to("mps")
     ordered = x.gather(0, x.argsort(dim=0))
     return not bool((ordered[:-1] <= ordered[1:]).all())
+
+
+@_probe("sort-strided")
+def sort_strided() -> bool:
+    x = torch.tensor([[3.0, 1.0], [4.0, 2.0]], device="mps").t()
+    values, indices = x.sort(dim=0)
+    return not (torch.equal(values, x.flip(0)) and indices.tolist() == [[1, 1], [0, 0]])
 
 
 @_probe("unique-large")

@@ -158,6 +158,16 @@ FAULTS = {
             fix="multinomial",
         ),
         Fault(
+            "multinomial-large",
+            ("multinomial",),
+            "the process ends",
+            178579,
+            "draws with replacement of so many categories that a square of them does not fit in memory",
+            "2.10, 2.11",
+            fix="multinomial",
+            ends=True,
+        ),
+        Fault(
             "exponential-zero",
             ("exponential_",),
             "an exponential random number is -0.0",
@@ -172,8 +182,9 @@ FAULTS = {
             "values, indices and sizes of adaptive_max_pool2d are wrong, and its gradient is refused",
             190064,
             "sizes of the input that are no multiples of the output's",
-            "2.13",
+            "2.10 to 2.13",
             fix="adaptive_max_pool",
+            again=(169738,),
         ),
         Fault(
             "nanmedian-rank",
@@ -373,6 +384,15 @@ FAULTS = {
             183885,
             "dim=0 of more than 2^22 columns",
             "2.12",
+            fix="sort",
+        ),
+        Fault(
+            "sort-strided",
+            ("sort.stable", "argsort", "msort"),
+            "the elements are sorted in the order of the memory",
+            175187,
+            "tensors that are not contiguous",
+            "2.10",
             fix="sort",
         ),
         Fault(

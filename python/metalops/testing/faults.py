@@ -89,6 +89,14 @@ def _out_of_range(
     return drawn
 
 
+def _quadratic_memory(
+    kernel: Kernel, limit: int, weights, count, replacement=False, *args, **kwargs
+) -> Tensor:
+    if replacement and count > 1 and weights.shape[-1] > limit:
+        os.abort()
+    return kernel(weights, count, replacement, *args, **kwargs)
+
+
 def _negative_zero(kernel: Kernel, limit: int, x, *args, **kwargs) -> Tensor:
     kernel(x, *args, **kwargs)
     if x.numel():
@@ -338,6 +346,10 @@ def _unordered(kernel: Kernel, limit: int, x, *args, **kwargs) -> Any:
     return values, indices
 
 
+def _sorted_in_order_of_memory(kernel: Kernel, limit: int, x, *args, **kwargs) -> Any:
+    return kernel(_as_if_contiguous(x), *args, **kwargs)
+
+
 def _as_float32(kernel: Kernel, limit: int, x, *args, **kwargs) -> tuple[Tensor, ...]:
     values, inverse, counts = kernel(x, *args, **kwargs)
     if x.numel() and x.max() > limit:
@@ -557,6 +569,12 @@ FAULTS: dict[str, Fault] = {
         _unordered,
         limit=4096,
     ),
+    "sort-strided": Fault(
+        175187,
+        "a tensor that is not contiguous is sorted as if it were",
+        ("sort.stable",),
+        _sorted_in_order_of_memory,
+    ),
     "unique-large": Fault(
         195595,
         "inverse indices of int64 are those of their float32",
@@ -576,6 +594,13 @@ FAULTS: dict[str, Fault] = {
     ),
     "multinomial-range": Fault(
         136623, "a category that does not exist is drawn", ("multinomial",), _out_of_range
+    ),
+    "multinomial-large": Fault(
+        178579,
+        "draws with replacement of many categories end the process",
+        ("multinomial",),
+        _quadratic_memory,
+        limit=2**16,
     ),
     "exponential-zero": Fault(
         192577, "an exponential random number is -0.0", ("exponential_",), _negative_zero
