@@ -202,7 +202,7 @@ def test_names_that_are_no_text_are_written_as_they_are(files):
     assert result.stdout.startswith(name + b":1:")
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_reader_that_leaves_is_no_error_and_closed_output_is_none_either():
     command = [sys.executable, "-m", "metalops", "check", "--rules"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

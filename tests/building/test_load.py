@@ -65,6 +65,7 @@ def first(tmp_path_factory):
     return torch.ops.first_extension.twice, path
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.full
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_functor_as_in_pytorch_becomes_an_operator(first, dtype):
@@ -132,6 +133,7 @@ assert torch.equal(torch.ops.first_extension.twice(x).cpu(), 2 * x.cpu())
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.skipif(sys.platform == "darwin", reason="load makes no prebuilt library on macOS")
 @pytest.mark.parametrize("damage", ["removed", "overwritten"])

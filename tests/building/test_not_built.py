@@ -153,7 +153,7 @@ print("done")
 """
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_gradients_are_computed_by_operators_of_their_own(tree):
     assert run_program(tree, GRADIENTS) == "done\n"
 
@@ -239,7 +239,7 @@ print(predicate, product.source(torch.float16).count("kernel void") > 0)
 """
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_functors_are_defined(tree):
     expected = "<metalops.functor metalops_functors::positive(Tensor x) -> Tensor> True\n"
     assert run_program(tree, FUNCTOR) == expected

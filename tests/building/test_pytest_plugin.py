@@ -238,7 +238,7 @@ def test_a_marked_test_runs_in_a_process_under_the_sanitizer(suite):
 
 
 @needs_sanitizers
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_whole_run_is_put_under_the_sanitizer(pytester):
     pytester.makepyfile(SANITIZED)
     result = pytester.runpytest_subprocess(

@@ -194,7 +194,7 @@ setup(
 """
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform == "darwin", reason="sources are compiled together on Linux only")
 def test_sources_of_a_unit_are_compiled_together_and_may_use_the_same_names(tmp_path):
     (tmp_path / "include").mkdir()

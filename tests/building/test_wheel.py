@@ -106,7 +106,7 @@ print(state["origin"], state["problem"])
 """
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_library_for_another_cpu_is_compiled_again(another_cpu):
     printed = run(ON_ANOTHER_CPU, another_cpu, PATH=os.environ["PATH"])
     assert printed.startswith("source ")

@@ -120,7 +120,7 @@ def test_simdgroup_operations_in_operators_constructors_and_conversions():
     assert_all_compile(Library(simdgroup_operators.SOURCE))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_random_programs_whose_threads_note_where_they_are():
     source = programs.source_of([programs.program_of(n) for n in range(100, 120)])
     assert_all_compile(Library(source + simdgroup_operators.NOTING))

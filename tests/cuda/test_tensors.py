@@ -130,7 +130,7 @@ def test_scales_are_refused(message):
     assert message in str(error.value)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_operations_share_a_block_s_memory_with_the_kernel_s_own():
     """All the threadgroup memory that Metal allows, and products of three sizes."""
     kernels = [Product("half", "half", m=m, n=64, simdgroups=4).text() for m in (32, 64, 128)]
@@ -267,7 +267,7 @@ def test_on_compute_capability_9_0_gradients_of_attention_keep_scores_in_registe
     assert "mma.sync" not in text and "cp.async.bulk.tensor" in text
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_attention_without_copies_by_the_copy_engine_has_no_barriers_of_theirs():
     library = Library(
         kernel_file.text_of("attention"),

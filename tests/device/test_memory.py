@@ -237,7 +237,7 @@ def test_small_tensors_take_the_room_of_kept_memory(limit):
     assert x.nbytes == 2 * MIB
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_threads_do_not_share_kept_memory():
     failures = []
 

@@ -100,6 +100,7 @@ def test_the_fallback_to_the_cpu_makes_no_tensors_that_mps_has_not():
     assert served.stdout.splitlines() == ["of layout SparseCsr.", "quantized."], served.stderr
 
 
+@pytest.mark.nightly
 def test_high_watermark_of_the_environment():
     code = (
         "import torch, metalops\n"
@@ -188,6 +189,7 @@ class OnTheDevice(Dataset):
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.nightly
 def test_data_loader_workers_use_the_device(context):
     loader = DataLoader(OnTheDevice(), 2, num_workers=2, multiprocessing_context=context)
     batches = torch.cat(list(loader))
@@ -249,6 +251,7 @@ def run_in_child(function) -> str:
     return answer
 
 
+@pytest.mark.nightly
 def test_process_ends_well_right_after_backward():
     """The device's autograd thread still holds Python tensors when backward() returns."""
     code = (

@@ -60,7 +60,7 @@ class Page(HTMLParser):
             self.links.add(about.get("href") or about.get("src") or "")
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_every_link_leads_somewhere(site):
     # Below _static the theme keeps templates.
     files = [path for path in site.rglob("*.html") if "_static" not in path.parts]

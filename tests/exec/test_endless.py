@@ -151,7 +151,7 @@ def test_control_c_ends_what_does_not_end(cases, ended):
         assert seconds < 5, case  # 0.4 on a machine that has nothing else to do
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_handler_of_the_program_is_asked_first():
     """It may want the launch to end by itself, so only Python's own ends it."""
     program = f"""
@@ -237,7 +237,7 @@ def test_the_time_limit_names_the_barrier_at_which_others_wait():
     assert "(threads of simdgroup 0 wait at the barrier at program_source:" in ended
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_what_makes_progress_has_no_limit():
     """A launch whose pieces of work end may take any time, and so may a single one without a limit."""
     program = f"""

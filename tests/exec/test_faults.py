@@ -50,6 +50,7 @@ print("went on")
 """
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("engine", "kernel", "before", "threads"),

@@ -131,7 +131,7 @@ def _arguments(launch):
     return arguments
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.sampled(24)
 @pytest.mark.parametrize("shape", [(1100, 60), (1, 512), (300, 16)], ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)

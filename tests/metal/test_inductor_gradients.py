@@ -121,7 +121,7 @@ def _results_and_gradients(function, parameters, x):
     return [output.detach(), *gradients]
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", CASES)
 def test_results_and_gradients_agree_with_eager_at_every_size(name):
     make, shape = CASES[name]

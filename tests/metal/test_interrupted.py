@@ -191,7 +191,7 @@ def test_what_a_signal_handler_raises_ends_the_launch(lib, kernel, cpu_threads, 
     assert out.tolist() == [1] * 64
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_other_python_threads_run_during_a_launch(lib):
     ticks = []
     done = threading.Event()

@@ -15,6 +15,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.nightly
 def test_methods_of_metal_check_before_they_act(gallery):
     command = [sys.executable, Path(__file__).parent / "run_mac_checks.py"]
     names = names_in("mac_checks")

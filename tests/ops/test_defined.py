@@ -113,7 +113,7 @@ def check(actual, expected):
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 def test_operators_are_traced_with_their_gradients(case, fresh_compiler):
     compiled = torch.compile(case.function, backend="aot_eager", fullgraph=True, dynamic=True)
     for rows in (3, 7, 4):

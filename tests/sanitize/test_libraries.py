@@ -60,7 +60,7 @@ except metalops.debug.SanitizerError as error:
 """
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_kernels_that_are_compiled_on_demand_are_checked(tmp_path):
     environment = {"METALOPS_SANITIZE": "address", "METALOPS_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(

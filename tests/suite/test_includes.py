@@ -36,7 +36,7 @@ def problems(source, text=None):
     return result.stderr if result.returncode else ""
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.sampled(156)
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_source_compiles_alone(source):

@@ -134,6 +134,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("body", "seed"), CALLS, indirect=["body"])
 def test_results_and_gradients_are_those_of_the_formula(body, seed):
     tensors, numbers = _case(seed)

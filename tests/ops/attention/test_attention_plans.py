@@ -361,6 +361,7 @@ def on_mps(call):
     return [x.to("mps") if isinstance(x, torch.Tensor) else x for x in call]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("body", "limits", "features", "dtype"),

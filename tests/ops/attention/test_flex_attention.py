@@ -11,6 +11,7 @@ def _distance(score, batch, head, query, key):
     return score - (query - key).abs() * 0.1
 
 
+@pytest.mark.nightly
 def test_operands_of_several_dtypes_have_that_of_autocast(fresh_compiler):
     query, key, value = (torch.randn(1, 2, 128, 32, device="mps") for _ in range(3))
     half = query.half()  # as a linear layer leaves it

@@ -259,6 +259,7 @@ def test_take_reports_an_index_out_of_range(index):
     assert result.cpu()[0, 1] == x.cpu().take(torch.tensor(5))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
 def test_embedding_renorm_reports_an_index_out_of_range(dtype):
     weight = torch.ones(3, 2, device="mps")
@@ -284,7 +285,7 @@ def _renormed(weight, indices, max_norm, norm_type):
     return result
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("norm_type", [0.0, 0.5, 1.0, 2.0, 3.0, math.inf, -math.inf, -1.0])
 @pytest.mark.parametrize(
     "dtype",

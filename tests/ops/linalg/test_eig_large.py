@@ -17,6 +17,7 @@ def _seed():
     torch.manual_seed(0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize(("dtype", "n"), [(torch.float32, 65), (torch.complex64, 65)], ids=str)
 def test_hard_matrices(dtype, n):

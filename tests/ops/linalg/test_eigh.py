@@ -57,7 +57,7 @@ def batch(shape, dtype):
     return hermitian(*shape, dtype=dtype)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @dtypes
 @pytest.mark.parametrize("n", [3, 8, 20, 40, 70])
 def test_only_one_triangle_and_real_diagonals_are_read(dtype, n):

@@ -104,7 +104,7 @@ LINALG = (
         pytest.param(513, marks=pytest.mark.nightly),
     ],
 )
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_sizes_and_solutions(dtype, hermitian, n):
     """With zeros on one diagonal, which need blocks of two rows. Only lower triangles are read."""
     a = symmetric(torch.randn(2, n, n, dtype=dtype), hermitian)

@@ -95,7 +95,7 @@ def _layouts(rows, classes, dtype):
 # ---- values and gradients ------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @by_float
 @by_reduction
 @pytest.mark.parametrize("p", [1, 2])

@@ -71,6 +71,7 @@ def _check(norm, tensors):
     return actual
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
 @pytest.mark.parametrize("name", MIXED)
 def test_narrow_inputs_with_float32_parameters(name, dtype):
@@ -80,6 +81,7 @@ def test_narrow_inputs_with_float32_parameters(name, dtype):
         _check(NORMS[name], [each, *parameters])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("name", NORMS)
 def test_parameters_of_the_inputs_dtype(name, dtype):
@@ -92,6 +94,7 @@ def test_parameters_of_the_inputs_dtype(name, dtype):
 
 # Of a simdgroup, of a threadgroup, and of threads with several packs; odd lengths have none. Threads keep elements of rows
 # in registers as far as they have some: rows of up to 1024 elements in a simdgroup, and of 16384 in a threadgroup.
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("gpu", [False, True])
 @pytest.mark.parametrize("length", [1, 7, 64, 1024, 1027, 1028, 5000, 20_000])
 def test_rows_of_any_length(length, gpu, tmp_path):
