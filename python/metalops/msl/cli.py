@@ -137,6 +137,7 @@ def explain(emitted: HostCode) -> str:
             for what, names in (
                 ("split at (line)", cuts),
                 ("uniform", how.uniform_values),
+                ("uniform in a simdgroup, in loops of one", how.of_simdgroups),
                 ("rematerialised in each loop", how.rematerialised),
                 ("privatised", how.privatised),
             ):

@@ -46,6 +46,7 @@ class Cuts:
         ]
         self.closures = [n for n in walk(body) if n.type == "lambda_expression" and meets(n)]
         self._cut: dict[int, bool] = {}
+        self.more: frozenset[int] = frozenset()  # other statements that are cut, by node id
 
     def meets(self, node) -> bool:
         first = bisect.bisect_left(self._meetings, node.start_byte, key=lambda m: m[0])
@@ -86,6 +87,8 @@ class Cuts:
         return any(n.type in ("break_statement", "return_statement") for n in walk(node))
 
     def is_cut(self, node) -> bool:
+        if node.id in self.more:
+            return True
         found = self._cut.get(node.id)
         if found is None:
             found = self._cut[node.id] = self._is_cut(node)

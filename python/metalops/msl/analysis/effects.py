@@ -113,7 +113,9 @@ class Effects:
 
     def _is_pure_function(self, function: Function, seen: set[int]) -> bool:
         key = function.node.start_byte
-        if function.in_class or key in seen or self.calls.function_synchronises(function):
+        if key in seen:
+            return True  # unless something else in it has side effects
+        if function.in_class or self.calls.function_synchronises(function):
             return False
         for node in walk(function.body):
             if node.type in ("assignment_expression", "update_expression"):

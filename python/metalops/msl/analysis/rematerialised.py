@@ -9,6 +9,12 @@ from ..source.parse import Source
 from ..source.tree import is_mutable, walk
 from .variables import NAMES, Kind, Variable, Variables
 
+# Calls that cost no more than an addition.
+CONVERSIONS = re.compile(
+    r"(?:metal::)?(?:static_cast\s*<[\w:\s]+>|min|max|"
+    r"(?:u?(?:char|short|int|long)|float|half|bool|size_t|u?int(?:8|16|32|64)_t)[234]?)$"
+)
+
 
 class Rematerialisation:
     """The choice for the variables of one function. members: names of members of its class."""
@@ -21,10 +27,6 @@ class Rematerialisation:
         "template_function", "template_argument_list", "true", "false", "init_declarator",
         "conditional_expression",
     }  # fmt: skip
-    _CONVERSIONS = re.compile(
-        r"(?:metal::)?(?:static_cast\s*<[\w:\s]+>|min|max|"
-        r"(?:u?(?:char|short|int|long)|float|half|bool|size_t|u?int(?:8|16|32|64)_t)[234]?)$"
-    )
 
     def __init__(self, source: Source, variables: Variables, members: frozenset[str]):
         self._source = source
@@ -55,7 +57,7 @@ class Rematerialisation:
                 return False
             if n.type == "call_expression":
                 callee = self._source.masked_text(n.child_by_field_name("function"))
-                if not self._CONVERSIONS.match(callee):
+                if not CONVERSIONS.match(callee):
                     return False
             if n.type in NAMES:
                 used = self._variables.of.get(n.start_byte)

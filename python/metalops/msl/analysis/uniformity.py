@@ -45,9 +45,13 @@ class Body:
         self.control = Control(body, self.cuts)
         self.variables = Variables(source, body, scopes, parameters, self.cuts, self.control, meets, writes)  # fmt: skip
         again = Rematerialisation(source, self.variables, members)
-        self._uniformity = Uniformity(source, self.control, self.variables, again, meets, is_pure, members)  # fmt: skip
-        self.is_same, self.parts = self._uniformity.is_same, self._uniformity.parts
+        self.uniformity = Uniformity(source, self.control, self.variables, again, meets, is_pure, members)  # fmt: skip
+        self.is_same, self.parts = self.uniformity.is_same, self.uniformity.parts
         self.arrays = PrivateArrays(source, body, self.cuts, self.variables, meets, writes, self.is_same)  # fmt: skip
+
+
+def _never(call) -> bool:
+    return False
 
 
 class Uniformity:
@@ -71,6 +75,9 @@ class Uniformity:
         self._meets = meets
         self._is_pure = is_pure
         self._members = members
+        # Returns true if a call gives each thread that runs the same value, whatever its first argument; for threads of a
+        # simdgroup.
+        self.gives_same: Callable = _never
         self._decide()
 
     def _decide(self) -> None:
@@ -173,6 +180,9 @@ class Uniformity:
             if kind == "binary_expression" and self._meets(n):
                 return False
             if kind == "call_expression":
+                if self.gives_same(n):
+                    waiting += n.child_by_field_name("arguments").named_children[1:]
+                    continue
                 if self._meets(n) or not self._is_pure(n):
                     return False
             if kind == "pointer_expression" and n.children[0].type == "&":

@@ -22,11 +22,13 @@ USES_MATRICES = re.compile(r"\bsimdgroup_(?:matrix|\w+8x8)|diagonal_simdgroup_ma
 
 class Kind(enum.Enum):
     """How a variable is kept. GROUP: uniform, kept once. AGAIN: rematerialised in every work-item loop that uses it.
-    THREAD: varying, privatised (one copy for each thread)."""
+    THREAD: varying, privatised (one copy for each thread). SHIFTED: a pointer, kept once but for an offset that each
+    work-item loop adds."""
 
     GROUP = "group"
     AGAIN = "again"
     THREAD = "thread"
+    SHIFTED = "shifted"
 
 
 @dataclass(eq=False)
@@ -36,7 +38,8 @@ class Variable:
     value: its initialiser. is_of_group: true for a constant expression, a closure, or memory that the threads share.
     conditions: control dependences, the conditions around its declaration; None inside a statement that runs as a
     whole. definitions: the expressions that are assigned to it, each with the conditions around; None where they are
-    not known.
+    not known. changes: the assignments to it or to a part of it, wherever they stand. is_exposed: true if something else
+    may change it.
     """
 
     declared: Declaration
@@ -46,6 +49,8 @@ class Variable:
     conditions: tuple | None
     kind: Kind
     definitions: list[tuple[object | None, tuple | None]] = field(default_factory=list)
+    changes: list = field(default_factory=list)
+    is_exposed: bool = False
 
     @property
     def name(self) -> str:
@@ -155,6 +160,7 @@ class Variables:
                 variable.definitions.append((variable.value, variable.conditions))
             if not (variable.is_parameter or is_variable):
                 variable.definitions.append((None, None))
+                variable.is_exposed = True
             self.all.append(variable)
             self._declared.setdefault(node.start_byte, []).append(variable)
             self.of[declaration.identifier.start_byte] = variable
@@ -236,6 +242,7 @@ class Variables:
             kinds = declarator_kinds(variable.declarator)
             if {"pointer", "array"} & set(kinds):
                 return
+        variable.changes.append(node)
         value = node.child_by_field_name("right") or target
         conditions = self._control.of_definition(node)
         if conditions is not None and (
@@ -257,6 +264,7 @@ class Variables:
             if kinds[:1] == ["array"] and variable.is_parameter:
                 return
             variable.definitions.append((None, None))
+            variable.is_exposed = True
 
     def _passed(self, call) -> None:
         """Records arguments that the callee may change, and objects whose member functions are called."""

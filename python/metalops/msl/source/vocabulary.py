@@ -126,6 +126,8 @@ _SIMD_OPERATIONS = """
 """.split()
 
 BARRIER = "threadgroup_barrier"
+# The attribute of a parameter that is uniform in a simdgroup, and not in a threadgroup.
+SIMDGROUP_NUMBER = "simdgroup_index_in_threadgroup"
 
 # Functions that synchronise or communicate with other threads.
 SYNCHRONISING = frozenset(

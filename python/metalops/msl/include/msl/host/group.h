@@ -20,6 +20,7 @@ namespace msl::msl_support {
 struct Numbered {
   u32 index;  // thread_index_in_threadgroup
   u64 slot;   // the same, as an index into Lanes that compilers need not expect to wrap
+  u32 lane;   // thread_index_in_simdgroup, in loops of one simdgroup (one_simdgroup.h)
   // Returns index number K of a loop's body.
   template <u32 K, class T>
   MSL_INLINE T place(T index) const {
@@ -507,6 +508,20 @@ struct Taken<A, false> {
 };
 template <class A>
 Taken(A&) -> Taken<A>;
+// A local copy of a variable that is no array.
+template <class A>
+struct Local {
+  A& from;
+  A value;
+
+  MSL_INLINE explicit Local(A& kept) : from(kept), value(kept) {}
+  Local(const Local&) = delete;
+  MSL_INLINE ~Local() {
+    __builtin_memcpy(static_cast<void*>(&from), static_cast<const void*>(&value), sizeof(A));
+  }
+};
+template <class A>
+Local(A&) -> Local<A>;
 
 template <class... A>
 struct Pack {
@@ -658,6 +673,18 @@ MSL_INLINE void remove_where(const Threads& threads, Mask& mask, const T* values
   mask.remove(yes);
 }
 
+// Consecutive threads, all of which are active.
+struct Span {
+  u64 first;
+  u32 count;
+};
+struct WholeSimdgroup;
+MSL_INLINE Span span_of(const Threads& threads, const Everyone&) { return {0, threads.count}; }
+template <bool Independent, class F>
+MSL_INLINE void each_at_first(const Threads& threads, const Everyone& mask, u64 count, const F& f) {
+  each<Independent>(threads, mask, count < threads.count ? u32(count) : threads.count, f);
+}
+
 // Strided loop: `for (T i = start(lane); i < bound; i += step) body(lane, i)`. If consecutive
 // threads start at consecutive values, the loops are interchanged: the threads of an iteration run
 // side by side. L: the indices that start and body use. places(i, to): the indices that the body
@@ -668,16 +695,19 @@ template <bool Independent, u32 Places, class L, class M, class I, class B, clas
 MSL_INLINE void stride(const Threads& threads, const M& mask, const I& start, const B& bound,
                        const S& step, const P& places, const F& body) {
   typedef decayed_t<decltype(start(Lane()))> T;
-  if constexpr (__is_same(M, Everyone) && metal::is_integral_v<T> && metal::is_integral_v<B> &&
-                metal::is_integral_v<S>) {
+  constexpr bool kIsSimdgroup = __is_same(M, WholeSimdgroup) && __is_same(L, Numbered);
+  if constexpr ((__is_same(M, Everyone) || kIsSimdgroup) && metal::is_integral_v<T> &&
+                metal::is_integral_v<B> && metal::is_integral_v<S>) {
     // Half of the variable's range: up to here it cannot wrap.
     constexpr u64 kFar = sizeof(T) >= 4 ? 0x7fffffff : (u64(1) << (sizeof(T) * 8 - 1)) - 1;
-    const T base = start(Lane());
+    const Span span = span_of(threads, mask);
+    const T base = start(Lane{{{u32(span.first), span.first}, 0}, 0, 0});
     u64 differ = 0;  // nonzero if the threads do not start at consecutive values
-    each<false>(threads, mask,
-                [&](L lane) MSL_LANE_LOOP { differ |= u64(T(start(lane) - base)) ^ lane.slot; });
+    each<false>(threads, mask, [&](L lane) MSL_LANE_LOOP {
+      differ |= u64(T(start(lane) - base)) ^ (lane.slot - span.first);
+    });
     if (differ == 0 && base >= 0 && base < bound && step > 0 && u64(bound) <= kFar &&
-        u64(step) <= kFar && u64(bound) + u64(step) + threads.count <= kFar) {
+        u64(step) <= kFar && u64(bound) + u64(step) + span.count <= kFar) {
       const u64 length = u64(bound) - u64(base);
       u64 first[Places + 1], last[Places + 1];
       places(base, first);
@@ -686,10 +716,9 @@ MSL_INLINE void stride(const Threads& threads, const M& mask, const I& start, co
       for (u32 k = 0; k < Places; ++k) grow &= last[k] - first[k] == length - 1;
       if (__builtin_expect(grow, 1)) {
         for (u64 done = 0; done < length; done += u64(step)) {
-          const u64 left = length - done;
-          const u32 count = left < threads.count ? u32(left) : threads.count;
-          each<Independent>(threads, mask, count, [&](L lane) MSL_LANE_LOOP {
-            body(Striding<L>{lane, first, done + lane.slot}, T(u64(base) + done + lane.slot));
+          each_at_first<Independent>(threads, mask, length - done, [&](L lane) MSL_LANE_LOOP {
+            const u64 at = done + (lane.slot - span.first);
+            body(Striding<L>{lane, first, at}, T(u64(base) + at));
           });
         }
         return;
@@ -824,6 +853,8 @@ MSL_INLINE bool with_matrix(u32, const D&, const Pack<A...>&, const F&) {
 }
 
 }  // namespace msl::msl_support
+
+#include <msl/host/one_simdgroup.h>
 
 // ---- simdgroup functions, for all threads of a group --------------------------------------------
 

@@ -44,10 +44,9 @@ class BranchStatements:
         clause = node.child_by_field_name("condition")
         consequence, alternative = node.child_by_field_name("consequence"), alternative_of(node)
         if is_constexpr_if(node) or not self._body.parts(clause):
-            if self._body.cuts.meets(clause):
-                raise NotCut("threads synchronise in uniform code")
+            replaced = self._lowering.lower_uniform(clause, out)
             out.add("if constexpr " if is_constexpr_if(node) else "if ")
-            out.add(self._rewriter.expression(clause))
+            out.add(self._rewriter.expression(clause, replaced))
             out.add(" ")
             self._emit_compound(consequence, out)
             if alternative is not None:

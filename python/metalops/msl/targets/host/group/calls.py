@@ -37,6 +37,10 @@ _VOID = {
 }
 
 
+# How the names of results begin that are the same for a whole simdgroup, and of which there is one.
+ONCE = "msl_once_"
+
+
 def name_in_group(name: str) -> str:
     return "msl_call_in_group" if name == "operator()" else f"{name}_in_group"
 
@@ -159,7 +163,8 @@ class GroupCalls:
         else:
             returns = any(form.result is not None for form in forms)
             returns = returns or any(map(self._closure_uses.gives_value, lambdas))
-        name = declared or self._new("value")
+        is_once = meeting == "simd" and self._body.is_same(node)
+        name = declared or self._new("once" if is_once else "value")
         call = ", ".join(
             [
                 *([self._rewriter.expression(function).text] if is_any_object else []),
@@ -167,7 +172,7 @@ class GroupCalls:
                 "msl_g",
                 f"{_S}::shuffling({self._masks.active}, {having})"
                 if having
-                else self._masks.active,
+                else (f"{_S}::once({self._masks.active})" if is_once else self._masks.active),
                 f"{_S}::pack({', '.join(packed)})",
                 *objects,
                 *passed,
@@ -177,6 +182,11 @@ class GroupCalls:
             out.add(callee)
             out.add(f"({call});\n")
             return "(void)0"
+        if is_once:
+            out.add(f"const auto {name} = ")
+            out.add(callee)
+            out.add(f"({call});\n")
+            return name
         out.add(f"const auto msl_lanes_{name} = ")
         out.add(callee)
         out.add(f"({call}); auto& {name} = msl_lanes_{name}[0]; (void){name};\n")

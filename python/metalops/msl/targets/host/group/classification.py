@@ -52,7 +52,9 @@ class Classification:
         while target.type == "field_expression":
             target = target.child_by_field_name("argument")
         variable = self._body.variables.variable_named(target)
-        return variable is not None and variable.kind is Kind.GROUP and not variable.is_of_group
+        if variable is None or variable.is_of_group:
+            return False
+        return variable.kind in (Kind.GROUP, Kind.SHIFTED)
 
     def runs_whole(self, node) -> bool:
         """Returns true if each thread runs the statement as a whole."""

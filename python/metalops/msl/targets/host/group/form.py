@@ -24,6 +24,7 @@ from .predication import Predication
 from .regions import Regions
 from .rewriter import Rewriter
 from .signature import Signature
+from .simdgroup_loops import SimdgroupLoopStatements
 from .work_items import WorkItemLoops
 
 
@@ -95,6 +96,9 @@ class Form:
         branches = BranchStatements(
             context, rewriter, masks, work_items, predication, lowering, self._emit_block
         )
+        self.simdgroup_loops = SimdgroupLoopStatements(
+            context, rewriter, parameters, masks, arrays, work_items, group_calls, loops
+        )
         self._regions = Regions(
             context,
             rewriter,
@@ -106,6 +110,7 @@ class Form:
             statements,
             loops,
             branches,
+            self.simdgroup_loops,
         )
         self.uses = group_calls.uses
         closure_uses.check()

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 from ....analysis.cuts import NotCut, condition_of
+from ....analysis.variables import Kind
 from ....dialect import names
 from ....dialect.edits import Mapped
 from ....source.tree import statements_of, walk
@@ -20,6 +21,7 @@ from .work_items import LANE_TYPES, WorkItemLoops, lane_type
 
 _S = names.SUPPORT
 
+_SHORT = 16  # iterations that a compiler unrolls
 _PROMISE = re.compile(
     r"(?m)^[ \t]*#[ \t]*pragma[ \t]+clang[ \t]+loop[ \t]+vectorize[ \t]*\([ \t]*assume_safety[ \t]*\)"
 )
@@ -61,6 +63,83 @@ class LoopStatements:
             self._emit_divergent(node, out)
 
     def _emit_uniform(self, node, out: Mapped) -> None:
+        short = self._count_if_short(node)
+        if short is not None:
+            out.add(f"if ({short}) {{\n")
+            used = {
+                v
+                for v in self._body.variables.used_in(node)
+                if not node.start_byte <= v.identifier.start_byte < node.end_byte
+            }
+            local = {
+                v
+                for v in used
+                if v.kind is Kind.THREAD
+                and not (v.is_array or v.is_reference or v.is_of_group)
+                and any(node.start_byte <= c.start_byte < node.end_byte for c in v.changes)
+            }
+            text = self._rewriter.statement(node)
+            self._work_items.each([node], used, [], text, out, local=local)
+            out.add("} else {\n")
+        self._emit_turns(node, out)
+        if short is not None:
+            out.add("}\n")
+
+    def _count_if_short(self, node) -> str | None:
+        """Returns, for a loop that the lanes of a simdgroup could run each for itself and whose bound may be a constant, the
+        condition that it is a small one: compilers unroll it then, and see what a lane loads beside each other."""
+        if not self._masks.is_of_simdgroup or node.type != "for_statement":
+            return None
+        condition = node.child_by_field_name("condition")
+        if self._body.cuts.must_be_cut(node) or condition is None:
+            return None
+        bound = condition.child_by_field_name("right")
+        if bound is None or not all(map(self._may_be_constant, walk(bound))):
+            return None
+        if any(
+            v.kind in (Kind.GROUP, Kind.SHIFTED)
+            and not v.is_of_group
+            and not node.start_byte <= v.identifier.start_byte < node.end_byte
+            and any(node.start_byte <= c.start_byte < node.end_byte for c in v.changes)
+            for v in self._body.variables.used_in(node)
+        ):
+            return None
+        text = self._rewriter.expression(bound).text
+        return f"__builtin_constant_p({text}) && ({text}) <= {_SHORT}"
+
+    def _may_be_constant(self, node) -> bool:
+        if node.type == "identifier":
+            variable = self._body.variables.of.get(node.start_byte)
+            return variable is None or variable.is_of_group
+        return not node.is_named or node.type in ("number_literal", "binary_expression")
+
+    def can_take_turns(self, node) -> bool:
+        """Returns true if simdgroups can run the iterations of a loop by turns (emit_turn)."""
+        return node.type != "for_range_loop" and self._statements.is_uniform_loop(node)
+
+    def emit_turn(self, node, out: Mapped) -> None:
+        """Emits one iteration of a uniform loop, without its initializer. `msl_goes_on`, which is false, becomes true unless
+        it was the last one."""
+        condition, update = (node.child_by_field_name(f) for f in ("condition", "update"))
+        out.add("for (")
+        if node.type == "do_statement":
+            out.add("bool msl_done = false; !msl_done; msl_done = true, msl_goes_on = ")
+            out.add(self._rewriter.expression(condition))
+        else:
+            out.add("; !msl_goes_on && (")
+            out.add("true" if condition is None else self._rewriter.expression(condition))
+            out.add("); ")
+            if update is not None:
+                out.add("void(")
+                out.add(self._rewriter.expression(update))
+                out.add("), ")
+            out.add("msl_goes_on = true")
+        out.add(") {\n")
+        with self._masks.uniform_target(is_loop=True):
+            self._emit_block(statements_of(node.child_by_field_name("body")), out)
+        out.add("}\n")
+
+    def _emit_turns(self, node, out: Mapped) -> None:
         initializer, condition, update = (
             node.child_by_field_name(f) for f in ("initializer", "condition", "update")
         )
@@ -171,13 +250,13 @@ class LoopStatements:
         elif initializer is not None:
             self._emit_step(initializer, out)
         loop = self._new("loop")
-        out.add(f"{_S}::Mask {loop}(msl_g, {self._masks.active}); for (;;) {{\n")
+        out.add(f"{self._masks.type} {loop}(msl_g, {self._masks.active}); for (;;) {{\n")
         outermost = self._masks.depth
         with self._masks.under(loop):
             if node.type != "do_statement" and condition is not None:
                 self._emit_condition(condition, loop, out)
             iteration = self._new("turn")
-            out.add(f"{{ {_S}::Mask {iteration}(msl_g, {loop});\n")
+            out.add(f"{{ {self._masks.type} {iteration}(msl_g, {loop});\n")
             with (
                 self._masks.varying_target(outermost, outermost + 1),
                 self._masks.under(iteration),
@@ -197,7 +276,7 @@ class LoopStatements:
         out.add("{ ")
         replaced = self._lowering.lower(condition, out)
         rest = self._new("no")
-        out.add(f"{_S}::Mask {rest}(msl_g); ")
+        out.add(f"{self._masks.type} {rest}(msl_g); ")
         self._predication.split_into(condition, replaced, loop, rest, out)
         out.add("} ")
         out.add(f"if (!{loop}.any()) break;\n")

@@ -29,9 +29,11 @@ from .synchronisation import Synchronisation
 
 @dataclass
 class Explanation:
-    """How a kernel runs as a group loop. cuts: (offset, name) of the calls that synchronise."""
+    """How a kernel runs as a group loop. cuts: (offset, name) of the calls that synchronise. of_simdgroups: values that are
+    uniform in a simdgroup, in loops that simdgroups run by themselves."""
 
     cuts: list[tuple[int, str]]
+    of_simdgroups: list[str]
     uniform_values: list[str]
     rematerialised: list[str]
     privatised: list[str]
@@ -74,11 +76,13 @@ class GroupLoops:
 
     def explain(self, kernel: Kernel) -> Explanation:
         """Returns how a kernel with a group loop is cut, and how its variables are kept."""
-        body = self._kernels[kernel.number].body
+        form = self._kernels[kernel.number]
+        body = form.body
         kinds = {kind: [v.name for v in body.variables.all if v.kind is kind] for kind in Kind}
         cuts = [n for n in walk(body.body) if n.type == "call_expression" and self.sync.meets(n)]
         return Explanation(
             [(n.start_byte, self.sync.called_name(n)) for n in cuts],
+            form.simdgroup_loops.uniform_values(),
             *(kinds[kind] for kind in (Kind.GROUP, Kind.AGAIN, Kind.THREAD)),
         )
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ....analysis.cuts import NotCut
 from ....dialect import names
 from ....dialect.edits import Mapped
-from .calls import GroupCalls
+from .calls import ONCE, GroupCalls
 from .context import FunctionContext
 from .predication import Predication
 from .rewriter import Rewriter
@@ -73,6 +74,13 @@ class Lowering:
             inside = [r for r in replaced if node.start_byte <= r[0] and r[1] <= node.end_byte]
             text = self._group_calls.emit(node, meeting, inside, out)
             return [(node.start_byte, node.end_byte, text)]
+        return replaced
+
+    def lower_uniform(self, node, out: Mapped) -> list[tuple[int, int, str]]:
+        """As lower(), for an expression or a statement that is uniform."""
+        replaced = self.lower(node, out)
+        if not all(text.startswith(ONCE) for _, _, text in replaced):
+            raise NotCut("threads synchronise in uniform code")
         return replaced
 
     def declare(self, node, name: str, out: Mapped) -> None:

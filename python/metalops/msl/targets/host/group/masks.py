@@ -16,7 +16,7 @@ class Masks:
 
     The masks are those of the function or closure that is being emitted, the outermost first: threads leave it, or a
     statement in it, by being removed from them. `msl_mask`, which the caller passes, is not one of them.
-    result: Kind.THREAD if the function or closure returns a value, else None.
+    result: Kind.THREAD if the function or closure returns a value, else None. type: of the masks that are declared.
     """
 
     def __init__(self, result: Kind | None, leave: str):
@@ -27,6 +27,7 @@ class Masks:
         self._targets: list[tuple[str, int, int]] = []  # targets of break and continue
         self._conditions: list = []
         self._having: dict[int, str] = {}  # masks, by the offset of a variable's identifier
+        self.type = f"{names.SUPPORT}::Mask"
 
     @property
     def active(self) -> str:
@@ -41,6 +42,11 @@ class Masks:
     def depth(self) -> int:
         """The number of masks from which threads can be removed."""
         return len(self._masks)
+
+    @property
+    def is_of_simdgroup(self) -> bool:
+        """True in a loop that a simdgroup runs by itself."""
+        return self.type != f"{names.SUPPORT}::Mask"
 
     @property
     def conditions(self) -> tuple:
@@ -96,6 +102,16 @@ class Masks:
         self._masks, self._targets, self._conditions = [], [], []
         yield
         self.result, self._leave_function, self._masks, self._targets, self._conditions = before
+
+    @contextlib.contextmanager
+    def simdgroup(self) -> Iterator[None]:
+        """Starts a loop that a simdgroup runs by itself, with `msl_mask` for its lanes."""
+        before = self._masks, self._targets, self.type
+        self._masks, self._targets, self.type = [], [], f"{names.SUPPORT}::LaneMask"
+        try:
+            yield
+        finally:
+            self._masks, self._targets, self.type = before
 
     def end(self, out: Mapped) -> None:
         """Emits the return of all threads, at the end of the function or closure."""

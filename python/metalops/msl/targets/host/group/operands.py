@@ -37,8 +37,8 @@ class Operands:
         variable = self._body.variables.variable_named(inner)
         if inner.type == "lambda_expression" and replaced:
             return Kind.GROUP, f"{_S}::same({replaced[0][2]})", replaced[0][2]
-        if not replaced and self._body.is_same(argument):
-            name = self.name_uniform(argument, out)
+        if self._body.is_same(argument):
+            name = self.name_uniform(argument, out, replaced)
             return Kind.GROUP, f"{_S}::same({name})", name
         kept = self._kept(argument, replaced, out)
         if kept is not None:
@@ -65,11 +65,11 @@ class Operands:
         name = self._work_items.evaluate(node, replaced, out)
         return f"{_S}::at({name})", f"{name}[0]"
 
-    def name_uniform(self, node, out: Mapped) -> str:
+    def name_uniform(self, node, out: Mapped, replaced=()) -> str:
         """Evaluates a uniform expression; returns its name."""
         name = self._new("same")
         out.add(f"auto&& {name} = ")
-        out.add(self._rewriter.expression(node))
+        out.add(self._rewriter.expression(node, replaced))
         out.add(";\n")
         return name
 

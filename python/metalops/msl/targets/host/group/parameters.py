@@ -11,6 +11,8 @@ from .context import FunctionContext
 from .rewriter import Rewriter
 
 _S = names.SUPPORT
+# A thread's index in its simdgroup (thunks.py), which loops of one simdgroup count.
+_LANE = f"(msl_t.index) & {_S}::kSimdMask"
 # Types that parameters with a thread's indices and positions may have.
 TYPES_OF_BUILTINS = re.compile(r"(?:const )?(?:u?(?:int|short)[234]?|unsigned(?: int)?)")
 
@@ -32,6 +34,7 @@ class Parameters:
         self._again = context.again
         self._rewriter = rewriter
         self._builtins = builtins
+        self.is_of_simdgroup = False  # true in a loop that a simdgroup runs by itself
 
     def loaded_once(self, node, start: int, end: int):
         """Returns the name of a parameter that is a reference to an unchanging value, which is read once: a compiler
@@ -77,6 +80,10 @@ class Parameters:
 
     def value_of(self, position: int) -> str:
         """Returns the value of a parameter that each thread computes for itself."""
+        value = self._value_of(position)
+        return value.replace(_LANE, "msl_t.lane") if self.is_of_simdgroup else value
+
+    def _value_of(self, position: int) -> str:
         if self._kernel is None:
             return self._again[position].text
         value = self._builtins[self._kernel.parameters[position].attribute]

@@ -47,7 +47,7 @@ class Predication:
     def split(self, condition, replaced, out: Mapped) -> tuple[str, str]:
         """Splits the mask in two by a condition; returns the names of both."""
         yes, no = self._new("yes"), self._new("no")
-        out.add(f"{_S}::Mask {yes}(msl_g), {no}(msl_g); ")
+        out.add(f"{self._masks.type} {yes}(msl_g), {no}(msl_g); ")
         self.split_into(condition, replaced, yes, no, out)
         return yes, no
 
@@ -83,6 +83,8 @@ class Predication:
             return None
         position = self._parameters.position_of(variable)
         choice = _CHOICES.get(self._parameters.attribute(position))
+        if self._masks.is_of_simdgroup and choice != "of_every_simdgroup":
+            return None
         if choice is None or not is_scalar_builtin(self._parameters.type_of(position)):
             return None
         return f"{_S}::{choice}(msl_g, {self._masks.active}, {number})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ....analysis.cuts import NotCut
+from ....analysis.simdgroups import Split
 from ....analysis.variables import Kind, Variable
 from ....dialect import names
 from ....dialect.edits import Mapped
@@ -16,6 +17,7 @@ from .loop_statements import LoopStatements
 from .lowering import Lowering
 from .masks import Masks
 from .rewriter import Rewriter
+from .simdgroup_loops import SimdgroupLoopStatements
 from .work_items import WorkItemLoops
 
 _S = names.SUPPORT
@@ -36,6 +38,7 @@ class Regions:
         statements: Classification,
         loops: LoopStatements,
         branches: BranchStatements,
+        simdgroup_loops: SimdgroupLoopStatements,
     ):
         self._body = context.body
         self._new = context.new
@@ -50,6 +53,7 @@ class Regions:
         self._statements = statements
         self._loops = loops
         self._branches = branches
+        self._simdgroup_loops = simdgroup_loops
 
     def emit_body(self, body, returns: list[tuple], out: Mapped) -> None:
         """Emits the body of a function or of a closure. returns: the conditions around its return statements."""
@@ -65,6 +69,11 @@ class Regions:
         """Emits the statements of a block that is cut."""
         run: list[tuple[object, list]] = []
         for position, node in enumerate(statements):
+            split = self._simdgroup_loops.split_at(node)
+            if split is not None:
+                self._work_items.emit_region(run, out)
+                self._emit_split(split, statements[position + 1 :], out)
+                return
             self._declare_shuffled(node, out)
             closure = self._closure_uses.declared(node)
             if closure is not None:
@@ -104,10 +113,19 @@ class Regions:
                 self._masks.declare(variable.identifier, self._new("having"), out)
 
     def _emit_uniform(self, node, out: Mapped) -> None:
-        if self._body.cuts.meets(node):
-            raise NotCut("threads synchronise in uniform code")
-        out.add(self._rewriter.statement(node))
+        replaced = self._lowering.lower_uniform(node, out)
+        out.add(self._rewriter.statement(node, replaced))
         out.add("\n")
+
+    def _emit_split(self, split: Split, rest: list, out: Mapped) -> None:
+        """Emits an assignment from which on a variable is uniform, and the rest of its block."""
+        replaced = self._lowering.lower_uniform(split.after.value, out)
+        name, value = split.after.name, self._new("same")
+        out.add(f"{_S}::decayed_t<decltype({name})> {value}; {value} = ")
+        out.add(self._rewriter.expression(split.after.value, replaced))
+        out.add(f";\n{{ auto {name} = {value}; (void){name};\n")
+        self.emit_block(rest, out)
+        out.add("}\n")
 
     def _emit_cut(self, node, out: Mapped):
         """Emits a statement that is cut; returns the rest of it that is to be run thread by thread, if any."""
@@ -126,7 +144,8 @@ class Regions:
         elif kind == "if_statement":
             self._branches.emit_if(node, out)
         elif kind in LOOPS:
-            self._loops.emit(node, out)
+            if not self._simdgroup_loops.emit(node, out):
+                self._loops.emit(node, out)
         elif kind == "switch_statement":
             self._branches.emit_switch(node, out)
         elif kind == "return_statement":

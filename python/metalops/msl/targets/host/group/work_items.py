@@ -84,14 +84,24 @@ class WorkItemLoops:
         self.each([node for node, _ in items], used, temporaries, body, out, crossing)
 
     def each(
-        self, nodes, used, temporaries, body: Mapped, out: Mapped, declared: Iterable[Variable] = ()
+        self,
+        nodes,
+        used,
+        temporaries,
+        body: Mapped,
+        out: Mapped,
+        declared: Iterable[Variable] = (),
+        local: Collection[Variable] = (),
     ) -> None:
-        """Emits a work-item loop. declared: privatised variables that the body itself declares."""
+        """Emits a work-item loop. declared: privatised variables that the body itself declares. local: those of which it has
+        a copy until it ends, other than arrays."""
         taken = {v for v in used if self._body.arrays.is_taken_in(v, nodes)}
         # Vector lanes would share the arrays.
         independent = "false" if taken else self.independent(nodes)
         out.add(f"{_S}::each<{independent}>(msl_g, {self._masks.active}, ")
-        self.emit_lambda(nodes, used, temporaries, body, out, declared=declared, taken=taken)
+        self.emit_lambda(
+            nodes, used, temporaries, body, out, declared=declared, taken={*taken, *local}
+        )
         out.add(");\n")
 
     def evaluate(self, node, replaced, out: Mapped, as_address: bool = False) -> str:
@@ -124,7 +134,7 @@ class WorkItemLoops:
     ) -> str:
         """Emits the body of a work-item loop as a lambda; for the type of `msl_t` see lane_type(). It captures copies
         of the values it needs, so that compilers see that they do not change while it runs. parameters: its parameters
-        if there are more than `msl_t`. taken: arrays of which it has a local copy until it ends."""
+        if there are more than `msl_t`. taken: variables of which it has a local copy until it ends."""
         variables = [
             v
             for v in self._in_order(used)
@@ -141,7 +151,7 @@ class WorkItemLoops:
             name = variable.name
             if variable.kind is Kind.THREAD and not variable.is_of_group:
                 captures.append(f"msl_at_{name} = {_S}::at(msl_lanes_{name})")
-            elif self._is_copied(variable, nodes):
+            elif self._is_copied(variable, nodes) or variable.kind is Kind.SHIFTED:
                 captures.append(f"msl_copy_{name} = {name}")
         captures += [f"msl_at_{v} = {_S}::at(msl_lanes_{v})" for v in values]
         inside = Mapped()
@@ -167,7 +177,7 @@ class WorkItemLoops:
                 return True
             if any(n.start_byte <= variable.identifier.start_byte < n.end_byte for n in nodes):
                 return False
-            if variable.kind is not Kind.THREAD:
+            if variable.kind not in (Kind.THREAD, Kind.SHIFTED):
                 return not declaration.is_pointer
             return not declaration.is_pointer or not any(
                 n.start_byte <= definition.start_byte < n.end_byte
@@ -227,6 +237,10 @@ class WorkItemLoops:
         for variable in variables:
             name = variable.name
             if variable.kind is Kind.THREAD and not variable.is_of_group:
+                if variable in taken and not variable.is_array:
+                    out.add(f"{_S}::Local msl_taken_{name}(msl_at_{name}[msl_t.slot]); ")
+                    out.add(f"auto& {name} = msl_taken_{name}.value; ")
+                    continue
                 if variable in taken:
                     out.add(f"{_S}::Taken msl_taken_{name}(msl_at_{name}[msl_t.slot]); ")
                     out.add(f"auto& {name} = msl_taken_{name}.array; ")
@@ -236,6 +250,8 @@ class WorkItemLoops:
             elif self._is_copied(variable, nodes):
                 # Under a name of its own: compilers differ in decltype of a captured object.
                 out.add(f"const auto& {name} = msl_copy_{name}; ")
+            elif variable.kind is Kind.SHIFTED:
+                out.add(f"const auto {name} = msl_copy_{name} + msl_shift_{name}(msl_t); ")
             elif variable.kind is Kind.AGAIN:
                 if variable.is_parameter:
                     out.add(
