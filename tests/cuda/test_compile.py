@@ -99,6 +99,24 @@ def test_overloads_that_differ_by_address_space():
     assert_all_compile(Library(spaces_gallery.SOURCE))
 
 
+@pytest.mark.parametrize(
+    ("call", "instruction"),
+    [
+        *((f"simd_sum({t}(x[i]))", r"add\.[su]32") for t in ("uint", "int")),
+        ("simd_max(x[i])", r"max\.u32"),
+        ("simd_min(x[i])", r"min\.u32"),
+        ("simd_max(int(x[i]))", r"max\.s32"),
+        ("simd_min(int(x[i]))", r"min\.s32"),
+        *((f"simd_{name}(x[i])", rf"{name}\.b32") for name in ("and", "or", "xor")),
+    ],
+)
+def test_integers_of_a_simdgroup_are_reduced_by_one_instruction(call, instruction):
+    source = f"kernel void k(device uint* x, uint i [[thread_position_in_grid]]) {{ x[i] = metal::{call}; }}"
+    text = Library(HEADER + source).compile(ARCHITECTURE).decode()
+    assert re.search(rf"redux\.sync\.{instruction}", text)
+    assert "shfl.sync" not in text
+
+
 def test_what_an_entry_is_given_is_as_large_as_what_is_passed():
     library = Library("kernel void k(device float* x, constant float& y) { x[0] = y; }")
     text = library.compile(ARCHITECTURE).decode()

@@ -102,6 +102,27 @@ struct Reduction {
   }
 };
 
+#if __CUDA_ARCH__ >= 800
+// Integers of 32 bits are reduced by one instruction, in whatever lanes there are.
+#define MSL_REDUCED_AT_ONCE(OP, T, NAME)                          \
+  template <>                                                     \
+  struct Reduction<OP, T, 32> {                                   \
+    MSL_INLINE static T run(T value, const Lanes& lanes) {        \
+      return T(::__reduce_##NAME##_sync(lanes.warp_mask, value)); \
+    }                                                             \
+  };
+MSL_REDUCED_AT_ONCE(Sum, u32, add)
+MSL_REDUCED_AT_ONCE(Sum, int, add)
+MSL_REDUCED_AT_ONCE(Minimum, u32, min)
+MSL_REDUCED_AT_ONCE(Minimum, int, min)
+MSL_REDUCED_AT_ONCE(Maximum, u32, max)
+MSL_REDUCED_AT_ONCE(Maximum, int, max)
+MSL_REDUCED_AT_ONCE(And, u32, and)
+MSL_REDUCED_AT_ONCE(Or, u32, or)
+MSL_REDUCED_AT_ONCE(Xor, u32, xor)
+#undef MSL_REDUCED_AT_ONCE
+#endif
+
 // Prefix sum: Hillis-Steele over distances 1, 2, 4, ... if all lanes are active; otherwise lane by
 // lane.
 template <class Op, class T, u32 Width, bool Inclusive>
