@@ -13,6 +13,15 @@ namespace metalops {
 // The most columns that a threadgroup factors.
 C10_METAL_CONSTEXPR uint32_t kLuPanelColumns = 32;
 
+// The most rows and columns of a matrix that a simdgroup factors, a row for each lane.
+C10_METAL_CONSTEXPR uint32_t kLuSimdgroup = 32;
+// The most threads of a panel whose rows are in registers, which do not suffice for more.
+C10_METAL_CONSTEXPR uint32_t kMostLuThreads = 512;
+
+// Threads that permute rows, and packs of columns that they move.
+C10_METAL_CONSTEXPR uint32_t kLuPermutingThreads = 256;
+C10_METAL_CONSTEXPR uint32_t kLuPermutedPacks = 8;
+
 // Mode of the kernel for small systems: A^T X = B, of transposed factors.
 C10_METAL_CONSTEXPR uint32_t kLuTransposed = 1;
 
@@ -27,6 +36,22 @@ struct LuPanelParameters {
   uint32_t steps;  // columns that are factored
   uint32_t is_pivoted;
   uint32_t padding;
+};
+
+// Parameters of matrices and panels whose rows are in registers. Strides are counted in elements.
+// They begin where the buffers do.
+struct LuRowsParameters {
+  MatrixStrides input;
+  MatrixStrides output;
+  int64_t pivots_stride;  // between matrices' pivots
+  uint32_t matrices;
+  uint32_t first;  // row and column of the matrix where the panel begins
+  uint32_t rows;   // rows of the panel
+  uint32_t columns;
+  uint32_t steps;  // columns that are factored
+  uint32_t is_pivoted;
+  uint32_t input_in_packs;  // rows are whole packs, and begin at multiples of one
+  uint32_t output_in_packs;
 };
 
 struct LuSwapParameters {

@@ -17,6 +17,7 @@
 
 #include <kernels/linalg/common/complex.h>
 #include <kernels/linalg/common/lane_rows.h>
+#include <kernels/linalg/common/pivoted_rows.h>
 #include <kernels/linalg/common/pivots.h>
 #include <kernels/linalg/common/planar.h>
 #include <kernels/linalg/common/row_packs.h>
@@ -26,16 +27,26 @@
 using namespace metal;
 using c10::metal::ErrorMessages;
 using metalops::Candidate;
+using metalops::divisor_of_step;
 using metalops::elements_of;
+using metalops::is_zero;
 using metalops::kColumnsOfPack;
 using metalops::kLuPanelColumns;
+using metalops::kLuPermutedPacks;
+using metalops::kLuPermutingThreads;
+using metalops::kLuSimdgroup;
+using metalops::kMostLuThreads;
 using metalops::kMostSimdgroups;
 using metalops::LuDeterminantParameters;
 using metalops::LuPanelParameters;
+using metalops::LuRowsParameters;
 using metalops::LuSwapParameters;
 using metalops::MatrixStrides;
 using metalops::Parts;
 using metalops::pivot_magnitude;
+using metalops::PivotedRows;
+using metalops::PivotKey;
+using metalops::reduced_pack;
 using metalops::RowOrder;
 using metalops::RowsOfLane;
 using metalops::SmallMatricesMode;
@@ -43,9 +54,6 @@ using metalops::SmallMatricesParameters;
 using metalops::SmallSystemsParameters;
 using metalops::ThreadColumns;
 using metalops::ThreadCoordinates;
-
-inline bool is_zero(float a) { return a == 0.0f; }
-inline bool is_zero(float2 a) { return a.x == 0.0f && a.y == 0.0f; }
 
 // Loads kWidth columns of a row into planar storage; columns from `count` on become zero.
 template <typename T>
@@ -306,19 +314,6 @@ kernel void lu_panel(device float* output [[buffer(0)]], device float* panels [[
   }
 }
 
-// Applies step `step` to a pack of a row below the pivot row. first: the pack's first column.
-// Columns left of `step` are final.
-template <typename T>
-METAL_FUNC float4 reduced_pack(float4 pack, T factor, float4 pivot_row, uint first, uint step) {
-  const float4 reduced = metalops::minus_product(pack, factor, pivot_row);
-  if (first > step) {
-    return reduced;
-  }
-  const float4 left =
-      select(metalops::all_columns(factor), pack, metalops::columns_before<T>(step - first));
-  return select(reduced, left, metalops::columns_before<T>(step - first + 1));
-}
-
 // A matrix of at most SIZE rows and columns, in registers: all indices are compile-time constants.
 template <typename T, uint SIZE>
 struct ThreadRows {
@@ -360,8 +355,7 @@ struct ThreadRows {
     }
     const T pivot_element = current<STEP>(STEP);
     info = is_zero(pivot_element) && info == 0 ? static_cast<int>(STEP + 1) : info;
-    const metalops::Divisor<T> divisor =
-        metalops::divisor_of(is_zero(pivot_element) ? metalops::from_real<T>(1.0f) : pivot_element);
+    const metalops::Divisor<T> divisor = divisor_of_step(pivot_element);
     for (uint row = STEP + 1; row < SIZE; ++row) {
       const T factor = divisor.divide(current<STEP>(row));
       for (uint b = STEP / kColumns; b < kPacks; ++b) {
@@ -451,8 +445,7 @@ struct LaneElimination {
   void reduce(uint step, uint pivot, threadgroup const float4* step_row,
               threadgroup const float4* pivot_row) thread {
     const T pivot_element = elements_of<T>(pivot_row)[step];
-    const metalops::Divisor<T> divisor =
-        metalops::divisor_of(is_zero(pivot_element) ? metalops::from_real<T>(1.0f) : pivot_element);
+    const metalops::Divisor<T> divisor = divisor_of_step(pivot_element);
     for (uint r = 0; r < own.kRows; ++r) {
       if (own.row(r) == step || own.row(r) == pivot) {
         threadgroup const float4* const moved = own.row(r) == step ? pivot_row : step_row;
@@ -529,6 +522,116 @@ kernel void lu_rows(device T* factors [[buffer(0)]], device int* pivots [[buffer
     infos[matrix] = info;
   }
   rows.own.store(factors + matrix * p.output.matrix, p.output, p.columns);
+}
+
+// xGETF2 of a matrix of at most SIZE rows and columns by a simdgroup, whose lanes have a row each.
+template <typename T, uint SIZE>
+kernel void lu_simdgroup(device T* factors [[buffer(0)]], device int* pivots [[buffer(1)]],
+                         device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
+                         constant LuRowsParameters& p [[buffer(4)]],
+                         uint2 position [[thread_position_in_grid]],
+                         uint2 grid [[threads_per_grid]],
+                         uint simdgroup [[simdgroup_index_in_threadgroup]],
+                         uint lane [[thread_index_in_simdgroup]]) {
+  typedef PivotedRows<T, 1, SIZE> Rows;
+  constexpr uint kSimdgroups = 8;
+  threadgroup float4 pivot_rows[kSimdgroups][2][Rows::kPacks];
+  const uint own = metalops::thread_index(position, grid) / 32;
+  const bool is_there = own < p.matrices;
+  const ulong matrix =
+      min(own, p.matrices - 1);  // simdgroups past the end factor the last one, too
+  Rows rows;
+  rows.load(input + matrix * p.input.matrix, p.input, p.input_in_packs != 0, p.rows, p.columns,
+            lane, 32);
+  int info = 0;
+  for (uint turn = 0; turn < Rows::kTurns; ++turn) {
+#pragma unroll
+    for (uint at = 0; at < Rows::kSteps; ++at) {
+      const uint step = turn * Rows::kSteps + at;
+      if (step < p.steps) {
+        PivotKey best = rows.best(at, step, p.is_pivoted != 0);
+        best.combine_simdgroup();
+        threadgroup float4* const pivot_row = pivot_rows[simdgroup][step % 2];
+        rows.give(best.place, pivot_row);
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        rows.reduce(pivot_row, at, step, best.place, turn);
+        info = is_zero(elements_of<T>(pivot_row)[at]) && info == 0 ? int(step + 1) : info;
+        if (is_there && lane == 0) {
+          pivots[matrix * p.pivots_stride + step] = static_cast<int>(best.place + 1);
+        }
+      }
+    }
+    rows.move_on();
+  }
+  if (is_there) {
+    rows.store(factors + matrix * p.output.matrix, p.output, p.output_in_packs != 0, p.columns);
+    if (lane == 0) {
+      infos[matrix] = info;
+    }
+  }
+}
+
+// The candidates of a threadgroup's simdgroups in a step, and their rows.
+template <uint PACKS>
+struct PivotCandidates {
+  uint keys[kMostLuThreads / 32];
+  uint places[kMostLuThreads / 32];
+  float4 rows[kMostLuThreads / 32][PACKS];
+};
+
+// xGETF2 of a panel by a threadgroup, whose threads have ROWS rows each in registers. A step has a
+// barrier: each simdgroup gives the row that it would take as pivot, before it is known which one
+// it is. Parameters and results are those of lu_panel.
+template <typename T, uint ROWS, uint COLUMNS>
+[[max_total_threads_per_threadgroup(kMostLuThreads)]] kernel void lu_panel_rows(
+    device T* output [[buffer(0)]], device int* pivots [[buffer(1)]],
+    device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
+    constant LuRowsParameters& p [[buffer(4)]], uint matrix [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]], uint threads [[threads_per_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint simdgroups [[simdgroups_per_threadgroup]]) {
+  typedef PivotedRows<T, ROWS, COLUMNS> Rows;
+  threadgroup PivotCandidates<Rows::kPacks> candidates[2];
+  Rows rows;
+  rows.load(input + matrix * p.input.matrix, p.input, p.input_in_packs != 0, p.rows, p.columns,
+            thread_index, threads);
+  int info = 0;
+  for (uint turn = 0; turn < Rows::kTurns; ++turn) {
+#pragma unroll
+    for (uint at = 0; at < Rows::kSteps; ++at) {
+      const uint step = turn * Rows::kSteps + at;
+      if (step < p.steps) {
+        threadgroup PivotCandidates<Rows::kPacks>& given = candidates[step % 2];
+        PivotKey best = rows.best(at, step, p.is_pivoted != 0);
+        best.combine_simdgroup();
+        rows.give(best.place, given.rows[simdgroup]);
+        if (lane == 0) {
+          given.keys[simdgroup] = best.key;
+          given.places[simdgroup] = best.place;
+        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        PivotKey other;
+        if (lane < simdgroups) {
+          other.key = given.keys[lane];
+          other.place = given.places[lane];
+        }
+        best = other;
+        best.combine_simdgroup();
+        const uint giver = simd_min(other.key != 0 && other.place == best.place ? lane : 31u);
+        threadgroup const float4* const pivot_row = given.rows[giver];
+        rows.reduce(pivot_row, at, step, best.place, turn);
+        info = is_zero(elements_of<T>(pivot_row)[at]) && info == 0 ? int(p.first + step + 1) : info;
+        if (thread_index == 0) {
+          pivots[matrix * p.pivots_stride + step] = static_cast<int>(p.first + best.place + 1);
+        }
+      }
+    }
+    rows.move_on();
+  }
+  rows.store(output + matrix * p.output.matrix, p.output, p.output_in_packs != 0, p.columns);
+  if (thread_index == 0 && info != 0 && infos[matrix] == 0) {
+    infos[matrix] = info;
+  }
 }
 
 inline uint row_of_pivot(int pivot, uint row, uint rows, device ErrorMessages* errors) {
@@ -611,6 +714,77 @@ kernel void lu_swap_rows(device float4* matrices [[buffer(0)]],
           here[pack] = there[pack];
           there[pack] = moved;
         }
+      }
+    }
+  }
+}
+
+// xLASWP on a GPU. Where rows go to is found first, by following each one through the interchanges,
+// so that they are moved all at once: kTogether interchanges wait for memory as long as one.
+// Threadgroups have kLuPermutedPacks packs of columns each.
+kernel void lu_permute_rows(device float4* matrices [[buffer(0)]],
+                            device const int* pivots [[buffer(1)]],
+                            constant LuSwapParameters& p [[buffer(2)]],
+                            device ErrorMessages* errors [[buffer(3)]],
+                            uint group [[threadgroup_position_in_grid]],
+                            uint thread_index [[thread_index_in_threadgroup]]) {
+  constexpr uint kTogether = 64;
+  constexpr uint kPlaces = 2 * kTogether;  // rows that are interchanged, and those with which
+  constexpr uint kRowsAtOnce = kLuPermutingThreads / kLuPermutedPacks;
+  constexpr uint kHeld = kPlaces / kRowsAtOnce;
+  constexpr uint kNone = 0xffffffff;
+  threadgroup uint others[kTogether];
+  threadgroup uint sources[kPlaces];
+  threadgroup uint targets[kPlaces];
+  const uint matrix = group / p.groups;
+  const uint pack = group % p.groups * kLuPermutedPacks + thread_index % kLuPermutedPacks;
+  device float4* const x = matrices + matrix * p.matrix_stride + pack;
+  device const int* const own = pivots + matrix * p.pivots_stride;
+  for (uint first = 0; first < p.count; first += kTogether) {
+    const uint count = min(kTogether, p.count - first);
+    // The row of interchange i is `begin` + i, or `begin` - i if they are undone.
+    const bool is_backward = p.is_backward != 0;
+    const uint begin = is_backward ? p.first + p.count - 1 - first : p.first + first;
+    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+    if (thread_index < count) {
+      const uint row = is_backward ? begin - thread_index : begin + thread_index;
+      others[thread_index] = row_of_pivot(own[row], row, p.rows, errors);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (thread_index < kPlaces) {
+      const uint i = thread_index % kTogether;
+      const uint row = is_backward ? begin - i : begin + i;
+      uint source = i >= count ? kNone : thread_index < kTogether ? row : others[i];
+      if (thread_index >= kTogether && i < count) {
+        const uint distance = is_backward ? begin - source : source - begin;
+        bool is_known = distance < count;  // it is the row of an interchange
+        for (uint j = 0; j < i; ++j) {
+          is_known = is_known || others[j] == source;
+        }
+        source = is_known ? kNone : source;
+      }
+      uint target = source;
+      for (uint j = 0; j < count; ++j) {
+        const uint here = is_backward ? begin - j : begin + j;
+        const uint there = others[j];
+        target = target == here ? there : target == there ? here : target;
+      }
+      sources[thread_index] = source == target ? kNone : source;
+      targets[thread_index] = target;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    float4 held[kHeld];
+    const uint place = thread_index / kLuPermutedPacks;
+#pragma unroll
+    for (uint i = 0; i < kHeld; ++i) {
+      const uint source = sources[place + i * kRowsAtOnce];
+      held[i] = pack < p.packs && source != kNone ? x[source * p.row_stride] : float4(0.0f);
+    }
+    threadgroup_barrier(mem_flags::mem_device);
+#pragma unroll
+    for (uint i = 0; i < kHeld; ++i) {
+      if (pack < p.packs && sources[place + i * kRowsAtOnce] != kNone) {
+        x[targets[place + i * kRowsAtOnce] * p.row_stride] = held[i];
       }
     }
   }
@@ -779,8 +953,23 @@ kernel void lu_log_determinant_simdgroup(
 #define REGISTER_LU_ROWS(T) \
   REGISTER_KERNEL("lu_rows_16_" #T, lu_rows, T, metalops::kMostOfLanes, metalops::kLanes)
 
+#define REGISTER_LU_SIMDGROUP(T) \
+  REGISTER_KERNEL("lu_simdgroup_32_" #T, lu_simdgroup, T, kLuSimdgroup)
+
+#define REGISTER_LU_PANEL_ROWS(T, ROWS, COLUMNS) \
+  REGISTER_KERNEL("lu_panel_rows_" #ROWS "_" #COLUMNS "_" #T, lu_panel_rows, T, ROWS, COLUMNS)
+
 REGISTER_LU_ROWS(float);
 REGISTER_LU_ROWS(float2);
+REGISTER_LU_SIMDGROUP(float);
+REGISTER_LU_SIMDGROUP(float2);
+REGISTER_LU_PANEL_ROWS(float, 1, 32);
+REGISTER_LU_PANEL_ROWS(float, 2, 32);
+REGISTER_LU_PANEL_ROWS(float, 4, 16);
+REGISTER_LU_PANEL_ROWS(float, 8, 8);
+REGISTER_LU_PANEL_ROWS(float2, 1, 32);
+REGISTER_LU_PANEL_ROWS(float2, 2, 16);
+REGISTER_LU_PANEL_ROWS(float2, 4, 8);
 REGISTER_LU(float);
 REGISTER_LU(float2);
 REGISTER_LU_THREAD(float, 4);

@@ -12,6 +12,12 @@ C10_METAL_CONSTEXPR uint32_t kTriangleBlockRows = 8;
 C10_METAL_CONSTEXPR uint32_t kTriangleRows = 64;
 C10_METAL_CONSTEXPR uint32_t kTrianglePacks = 2;  // packs of columns per thread
 
+// The most rows of a triangle on a GPU, where a thread has a column of X in registers; and the
+// threads, and so the columns, of a threadgroup.
+C10_METAL_CONSTEXPR uint32_t kTriangleColumnRows = 64;
+C10_METAL_CONSTEXPR uint32_t kComplexTriangleColumnRows = 32;
+C10_METAL_CONSTEXPR uint32_t kTriangleThreads = 128;
+
 // The elements of triangles in threadgroup memory: blocks of rows, each up to the diagonal of its
 // last row.
 C10_METAL_CONSTEXPR uint32_t kTriangleElements =

@@ -8,13 +8,17 @@
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
+#include <kernels/linalg/common/column_of_thread.h>
 #include <kernels/linalg/common/complex.h>
 #include <kernels/linalg/common/row_packs.h>
 #include <kernels/linalg/common/thread_columns.h>
 #include <kernels/linalg/triangular.h>
 using namespace metal;
+using metalops::ColumnOfThread;
 using metalops::elements_of_triangle;
+using metalops::kColumnsOfPack;
 using metalops::kTriangleElements;
+using metalops::kTriangleThreads;
 using metalops::RowOrder;
 using metalops::SmallSystemsParameters;
 using metalops::ThreadCoordinates;
@@ -206,6 +210,92 @@ kernel void triangular_solve(device float4* columns [[buffer(0)]],
   }
 }
 
+// Loads the columns of a triangle of at most ROWS rows into threadgroup memory, `line` packs apart.
+// Each thread has several elements in flight, adjacent threads adjacent ones.
+template <typename T, uint ROWS>
+METAL_FUNC void load_triangle(threadgroup float4* triangle, uint line, device const T* from,
+                              constant TriangularParameters& p, uint thread_index) {
+  constexpr uint kInFlight = 16;
+  const bool by_rows = p.matrix_column_stride == 1 || p.matrix_column_stride == -1;
+  for (uint first = thread_index; first < ROWS * ROWS; first += kInFlight * kTriangleThreads) {
+    T elements[kInFlight];
+#pragma unroll
+    for (uint i = 0; i < kInFlight; ++i) {
+      const uint place = first + i * kTriangleThreads;
+      const uint row = by_rows ? place / ROWS : place % ROWS;
+      const uint column = by_rows ? place % ROWS : place / ROWS;
+      elements[i] = T(0.0f);
+      if (row < p.size && column <= row) {
+        elements[i] = from[row * p.matrix_row_stride + column * p.matrix_column_stride];
+      }
+    }
+#pragma unroll
+    for (uint i = 0; i < kInFlight; ++i) {
+      const uint place = first + i * kTriangleThreads;
+      const uint row = by_rows ? place / ROWS : place % ROWS;
+      const uint column = by_rows ? place % ROWS : place / ROWS;
+      if (row < ROWS && column < ROWS) {
+        metalops::elements_of<T>(triangle + column * line)[row] =
+            p.is_conjugated != 0 ? metalops::conjugate(elements[i]) : elements[i];
+      }
+    }
+  }
+}
+
+// xTRSM of a matrix of at most ROWS rows on a GPU: threads have a column of X each, in registers,
+// and a threadgroup has columns of one matrix.
+template <typename T, uint ROWS>
+[[max_total_threads_per_threadgroup(kTriangleThreads)]] kernel void triangular_columns(
+    device T* columns [[buffer(0)]], device const T* matrix [[buffer(1)]],
+    constant TriangularParameters& p [[buffer(2)]], uint group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]]) {
+  typedef ColumnOfThread<T, ROWS> Column;
+  constexpr uint kLine = Column::kPacks + 1;  // so that columns are not all in the same banks
+  threadgroup float4 triangle[ROWS * kLine];
+  threadgroup metalops::Divisor<T> divisors[ROWS];
+  const uint elements = p.packs * kColumnsOfPack<T>;
+  const uint groups_of_matrix = (elements + kTriangleThreads - 1) / kTriangleThreads;
+  const ulong own = group / groups_of_matrix;
+  const uint column = group % groups_of_matrix * kTriangleThreads + thread_index;
+  load_triangle<T, ROWS>(&triangle[0], kLine, matrix + p.matrix_start + own * p.matrix_batch_stride,
+                         p, thread_index);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (thread_index < ROWS) {
+    const bool has_diagonal = p.is_unit == 0 && thread_index < p.size;
+    const T diagonal = metalops::elements_of<T>(&triangle[thread_index * kLine])[thread_index];
+    divisors[thread_index] =
+        metalops::divisor_of(has_diagonal ? diagonal : metalops::from_real<T>(1.0f));
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (column >= elements) {
+    return;
+  }
+  const int64_t stride = p.columns_row_stride * int64_t(kColumnsOfPack<T>);
+  const int64_t start = p.columns_start + own * p.columns_batch_stride;
+  device T* const x = columns + start * int64_t(kColumnsOfPack<T>) + column;
+  Column solved;
+  solved.load(x, stride, p.size);
+  for (uint turn = 0; turn < Column::kTurns && turn * Column::kSteps < p.size; ++turn) {
+    const uint first = turn * Column::kSteps;
+    threadgroup const float4* const factors = &triangle[first * kLine + turn * Column::kTogether];
+    T known[Column::kSteps];
+#pragma unroll
+    for (uint at = 0; at < Column::kSteps; ++at) {
+      const metalops::Divisor<T> divisor = divisors[first + at];
+      known[at] = p.is_unit != 0 ? solved.element(at) : divisor.divide(solved.element(at));
+      solved.reduce_near(at, known[at], factors[at * kLine], factors[at * kLine + 1]);
+    }
+#pragma unroll
+    for (uint at = 0; at < Column::kSteps; ++at) {
+      if (first + at < p.size) {
+        x[(first + at) * stride] = known[at];
+      }
+    }
+    solved.reduce_far(&known[0], factors, kLine, /*is_conjugated=*/false, turn);
+    solved.move_on();
+  }
+}
+
 // xTRSM with a matrix of at most SIZE rows, in registers. One thread per four columns.
 template <typename T, uint SIZE>
 kernel void triangular_thread(device T* solutions [[buffer(0)]],
@@ -235,11 +325,17 @@ kernel void triangular_thread(device T* solutions [[buffer(0)]],
 
 #define REGISTER_TRIANGULAR(T) REGISTER_KERNEL("triangular_solve_" #T, triangular_solve, T)
 
+#define REGISTER_TRIANGULAR_COLUMNS(T, ROWS) \
+  REGISTER_KERNEL("triangular_columns_" #ROWS "_" #T, triangular_columns, T, ROWS)
+
 #define REGISTER_TRIANGULAR_THREAD(T, SIZE) \
   REGISTER_KERNEL("triangular_thread_" #SIZE "_" #T, triangular_thread, T, SIZE)
 
 REGISTER_TRIANGULAR(float);
 REGISTER_TRIANGULAR(float2);
+REGISTER_TRIANGULAR_COLUMNS(float, 32);
+REGISTER_TRIANGULAR_COLUMNS(float, 64);
+REGISTER_TRIANGULAR_COLUMNS(float2, 32);
 REGISTER_TRIANGULAR_THREAD(float, 4);
 REGISTER_TRIANGULAR_THREAD(float, 8);
 REGISTER_TRIANGULAR_THREAD(float2, 4);

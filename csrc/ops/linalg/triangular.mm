@@ -18,7 +18,7 @@
 
 void metalops::solve_triangular_(const at::Tensor& a, Triangle triangle, const at::Tensor& x) {
   PlanRun run;
-  plans::solve_triangular(run.plan(), run.view(a), triangle, run.view(x));
+  plans::solve_triangular(run.plan(), run.view(a), triangle, run.view(x), plan_device());
   run.run();
 }
 

@@ -16,7 +16,8 @@ CholeskyParameters cholesky_parameters(const View& matrices, int64_t first, int6
 // Factors `rows` rows from `first` on, in place: they become rows of U, in all columns. The
 // products of the rows above have been subtracted from them. matrices: (batch, n, n) of
 // padded_rows(). infos: (batch), zero where nothing has failed so far.
-void factor_rows(Plan& plan, const View& matrices, const View& infos, int64_t first, int64_t rows) {
+void factor_rows(Plan& plan, const Device& device, const View& matrices, const View& infos,
+                 int64_t first, int64_t rows) {
   constexpr int64_t kManyMatrices = 16;  // a GPU works on several of them at a time anyway
   const auto n = matrices.size(1);
   const auto own = matrices.narrow(1, first, rows);
@@ -27,16 +28,16 @@ void factor_rows(Plan& plan, const View& matrices, const View& infos, int64_t fi
                 cholesky_parameters(matrices, first, rows));
     const auto end = first + rows;
     solve_triangular(plan, own.narrow(2, first, rows).mH(), {.is_upper = false},
-                     own.narrow(2, end, n - end));
+                     own.narrow(2, end, n - end), device);
     return;
   }
   const auto half = round_up(rows / 2, int64_t{kCholeskyBlockRows});
   const auto middle = first + half;
   const auto known = own.narrow(1, 0, half).narrow(2, middle, n - middle);
-  factor_rows(plan, matrices, infos, first, half);
+  factor_rows(plan, device, matrices, infos, first, half);
   plan.product(own.narrow(1, half, rows - half).narrow(2, middle, n - middle),
                known.narrow(2, 0, rows - half).mH(), known, /*alpha=*/-1, /*beta=*/1);
-  factor_rows(plan, matrices, infos, middle, rows - half);
+  factor_rows(plan, device, matrices, infos, middle, rows - half);
 }
 
 }  // namespace
@@ -52,7 +53,8 @@ void cholesky(Plan& plan, const Cholesky& call, const Device& device) {
   const auto matrices = padded_rows(plan, call.upper ? call.a : call.a.mH());
   plan.fill(call.infos, 0);
   in_launches(matrices.size(0), steps_of_panel(n, n), device, [&](int64_t first, int64_t count) {
-    factor_rows(plan, matrices.narrow(0, first, count), call.infos.narrow(0, first, count), 0, n);
+    factor_rows(plan, device, matrices.narrow(0, first, count),
+                call.infos.narrow(0, first, count), 0, n);
   });
   plan.launch("cholesky", Name("cholesky_clear_lower_") + matrices.type,
               grid_of_elements(ceil_div(n, pack_of(matrices)), n, matrices.size(0)), matrices,

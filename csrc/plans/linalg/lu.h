@@ -31,7 +31,7 @@ void lu_solve(Plan& plan, const LuSolve& call, const Device& device);
 
 // Applies `count` row interchanges from `first` on (xLASWP), or undoes them if is_backward. x:
 // (batch, rows, columns) of padded_rows(). pivots: (batch, ...).
-void lu_swap_rows(Plan& plan, const View& x, const View& pivots, int64_t first, int64_t count,
-                  bool is_backward = false);
+void lu_swap_rows(Plan& plan, const Device& device, const View& x, const View& pivots,
+                  int64_t first, int64_t count, bool is_backward = false);
 
 }  // namespace metalops::plans

@@ -9,7 +9,15 @@ namespace metalops::plans {
 
 namespace {
 
-void launch_triangle(Plan& plan, const View& a, Triangle triangle, const View& x) {
+// Returns the most rows of a triangle that a kernel solves.
+int64_t most_rows(Type type, const Device& device) {
+  return int64_t{device.a_thread_for_each_element ? kTriangleRows
+                 : type == Type::kFloat           ? kTriangleColumnRows
+                                                  : kComplexTriangleColumnRows};
+}
+
+void launch_triangle(Plan& plan, const View& a, Triangle triangle, const View& x,
+                     const Device& device) {
   constexpr uint32_t kThreads = 32;
   const auto n = a.size(1);
   const auto pack = pack_of(x);
@@ -34,6 +42,12 @@ void launch_triangle(Plan& plan, const View& a, Triangle triangle, const View& x
       {p.matrices, kThreads / p.group_packs, kTriangleElements / elements_of_triangle(p.size)});
   p.is_unit = triangle.is_unit;
   p.is_conjugated = a.is_conj;
+  if (!device.a_thread_for_each_element) {
+    const auto columns_groups = ceil_div(p.packs * pack, int64_t{kTriangleThreads});
+    plan.launch("triangular", Name("triangular_columns_") + (n <= 32 ? "32_" : "64_") + a.type,
+                grid_of_threadgroups(columns_groups * x.size(0), kTriangleThreads), x, a, p);
+    return;
+  }
   const auto groups = ceil_div(p.packs, p.group_packs) * ceil_div(p.matrices, p.group_matrices);
   plan.launch("triangular", Name("triangular_solve_") + a.type,
               grid_of_threadgroups(groups, kThreads), x, a, p);
@@ -41,16 +55,18 @@ void launch_triangle(Plan& plan, const View& a, Triangle triangle, const View& x
 
 }  // namespace
 
-void solve_triangular(Plan& plan, const View& a, Triangle triangle, const View& x) {
+void solve_triangular(Plan& plan, const View& a, Triangle triangle, const View& x,
+                      const Device& device) {
   const auto n = a.size(1);
   if (x.numel() == 0) {
     return;
   }
-  if (n <= int64_t{kTriangleRows}) {
-    launch_triangle(plan, a, triangle, x);
+  const auto most = most_rows(a.type, device);
+  if (n <= most) {
+    launch_triangle(plan, a, triangle, x, device);
     return;
   }
-  const auto half = round_up(n / 2, 32);
+  const auto half = round_up(n / 2, device.a_thread_for_each_element ? 32 : most);
   const auto part = [&](bool is_later) {
     return std::pair(is_later ? half : 0, is_later ? n - half : half);
   };
@@ -59,9 +75,10 @@ void solve_triangular(Plan& plan, const View& a, Triangle triangle, const View& 
   const auto known = x.narrow(1, first, firsts);
   const auto rest = x.narrow(1, second, seconds);
   const auto rows = a.narrow(1, second, seconds);
-  solve_triangular(plan, a.narrow(1, first, firsts).narrow(2, first, firsts), triangle, known);
+  solve_triangular(plan, a.narrow(1, first, firsts).narrow(2, first, firsts), triangle, known,
+                   device);
   plan.product(rest, rows.narrow(2, first, firsts), known, /*alpha=*/-1, /*beta=*/1);
-  solve_triangular(plan, rows.narrow(2, second, seconds), triangle, rest);
+  solve_triangular(plan, rows.narrow(2, second, seconds), triangle, rest, device);
 }
 
 }  // namespace metalops::plans

@@ -13,6 +13,7 @@ struct Triangle {
 // Solves op(A) X = B in place. a: (batch, n, n), of any strides, also a transposed or conjugate
 // view; only its triangle is read. x: (batch, n, columns) of padded_rows(), or a part of it from a
 // column on that begins a vector.
-void solve_triangular(Plan& plan, const View& a, Triangle triangle, const View& x);
+void solve_triangular(Plan& plan, const View& a, Triangle triangle, const View& x,
+                      const Device& device);
 
 }  // namespace metalops::plans

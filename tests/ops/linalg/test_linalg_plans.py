@@ -19,38 +19,39 @@ from tests.ops import direct
 from ..aten import only_ours
 
 H100 = plans.Limits(multiprocessors=132)
+CPU = plans.Limits(a_thread_for_each_element=True)
 
 
-def planned(name, *tensors, **arguments):
-    return plans.functions().plan(name, H100, arguments)[0]
+def planned(name, limits=H100, **arguments):
+    return plans.functions().plan(name, limits, arguments)[0]
 
 
-def factoring(name, batch, m, n, dtype=torch.float32):
+def factoring(name, batch, m, n, dtype=torch.float32, limits=H100):
     a = torch.empty(batch, m, n, dtype=dtype)
     infos = torch.empty(batch, dtype=torch.int32)
     if name == "qr":
         k = min(m, n)
         q, r = (torch.empty(batch, *size, dtype=dtype).mT for size in ((k, m), (n, k)))
-        return planned(name, q=q, r=r, a=a)
+        return planned(name, limits, q=q, r=r, a=a)
     if name == "eig":
         complexes = torch.complex64
         values = torch.empty(batch, n, dtype=complexes)
         vectors = torch.empty(batch, n, n, dtype=complexes).mT
-        return planned(name, values=values, vectors=vectors, infos=infos, a=a)
+        return planned(name, limits, values=values, vectors=vectors, infos=infos, a=a)
     if name == "eigh":
         values, vectors = torch.empty(batch, n), torch.empty(batch, n, n, dtype=dtype).mT
-        return planned(name, values=values, vectors=vectors, infos=infos, a=a)
+        return planned(name, limits, values=values, vectors=vectors, infos=infos, a=a)
     if name == "svd":
         k = min(m, n)
         u, v_adjoint = (torch.empty(batch, *size, dtype=dtype).mT for size in ((k, m), (n, k)))
         values = torch.empty(batch, k)
-        return planned(name, u=u, values=values, v_adjoint=v_adjoint, infos=infos, a=a)
+        return planned(name, limits, u=u, values=values, v_adjoint=v_adjoint, infos=infos, a=a)
     if name == "eig_large_reduce":
-        return planned(name, infos=infos, a=a)
+        return planned(name, limits, infos=infos, a=a)
     if name == "cholesky":
-        return planned(name, factors=torch.empty_like(a), infos=infos, a=a)
+        return planned(name, limits, factors=torch.empty_like(a), infos=infos, a=a)
     pivots = torch.empty(batch, min(m, n), dtype=torch.int32)
-    return planned(name, factors=torch.empty_like(a), pivots=pivots, infos=infos, a=a)
+    return planned(name, limits, factors=torch.empty_like(a), pivots=pivots, infos=infos, a=a)
 
 
 def kernels(plan):
@@ -61,7 +62,8 @@ def test_the_kernel_is_chosen_by_the_size():
     assert kernels(factoring("cholesky", 1, 4, 4)) == ["cholesky_thread_4_float"]
     assert kernels(factoring("cholesky", 1, 8, 8)) == ["cholesky_thread_8_float"]
     assert kernels(factoring("lu_factor", 1, 16, 9, torch.complex64)) == ["lu_rows_16_float2"]
-    assert kernels(factoring("lu_factor", 5, 300, 32)) == ["lu_panel_float"]
+    assert kernels(factoring("lu_factor", 5, 300, 32)) == ["lu_panel_rows_1_32_float"]
+    assert kernels(factoring("lu_factor", 5, 17, 32)) == ["lu_simdgroup_32_float"]
     assert kernels(factoring("cholesky", 3, 32, 32)) == [
         "cholesky_block_float",
         "cholesky_clear_lower_float",
@@ -75,15 +77,37 @@ def test_the_kernel_is_chosen_by_the_size():
     assert "qr_small_float2_32_128" in kernels(factoring("qr", 1, 200, 200, torch.complex64))
 
 
+def test_a_cpu_holds_no_panels_in_registers():
+    def on_a_cpu(*arguments):
+        return kernels(factoring(*arguments, limits=CPU))
+
+    assert on_a_cpu("lu_factor", 5, 300, 32) == on_a_cpu("lu_factor", 5, 17, 32) == ["lu_panel_float"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dtype", "m", "held"),
+    [
+        *((torch.float32, *x) for x in ((512, "1_32"), (1024, "2_32"), (2048, "4_16"), (4096, "8_8"))),
+        *((torch.complex64, *x) for x in ((512, "1_32"), (1024, "2_16"), (2048, "4_8"))),
+    ],
+)  # fmt: skip
+def test_panels_are_as_wide_as_registers_suffice(dtype, m, held):
+    found = kernels(factoring("lu_factor", 1, m, 32, dtype))
+    name = "float2" if dtype.is_complex else "float"
+    columns = int(held.split("_")[1])
+    assert [x for x in found if "panel" in x] == [f"lu_panel_rows_{held}_{name}"] * (32 // columns)
+    assert kernels(factoring("lu_factor", 1, 5000, 32, dtype)) == [f"lu_panel_{name}"]
+
+
 def test_a_grid_holds_all_matrices():
-    def grid(batch, n):
-        first = next(s for s in factoring("lu_factor", batch, n, n).steps if isinstance(s, plans.Launch))  # fmt: skip
+    def grid(batch, n, name="lu_factor"):
+        first = next(s for s in factoring(name, batch, n, n).steps if isinstance(s, plans.Launch))
         return first.grid, first.group
 
     assert grid(1000, 4) == ((1024,), None)
     assert grid(1000, 16) == ((4000, 1), (32, 1))  # four lanes each
-    assert grid(7, 32) == ((7 * 32,), (32,))
-    assert grid(7, 1024)[1] == (512,)
+    assert grid(7, 32) == ((7 * 32, 1), (32, 1))  # a simdgroup each
+    assert grid(7, 1024) == ((7 * 512,), (512,))
 
 
 def test_a_tall_panel_is_halved_until_a_threadgroup_is_fast():
@@ -142,7 +166,7 @@ def test_every_step_stays_within_its_buffers(name, n):
 
 @pytest.mark.parametrize("name", ["cholesky", "lu_factor", "qr", "eig", "eigh", "svd"])
 @pytest.mark.parametrize("n", [8, 16, 32, 100, pytest.param(200, marks=pytest.mark.nightly)])
-def test_the_same_plan_runs_on_mps(name, n, tmp_path):
+def test_the_same_plan_runs_on_mps(name, n, tmp_path, taken_as_on):
     if name == "eig":
         n = min(n, 50)  # larger ones have several plans
     a = torch.eye(n).repeat(2, 1, 1).to("mps")
@@ -154,7 +178,7 @@ def test_the_same_plan_runs_on_mps(name, n, tmp_path):
         "svd": torch.linalg.svd,
         "eig": torch.linalg.eig,
     }
-    with debug.capture(tmp_path / "x.trace", gpu=True) as trace:
+    with debug.capture(tmp_path / "x.trace", gpu=taken_as_on == "gpu") as trace:
         functions[name](a)
     families = (
         "cholesky",
@@ -167,7 +191,8 @@ def test_the_same_plan_runs_on_mps(name, n, tmp_path):
         "eigh_",
     )
     launched = [x.kernel for x in trace.launches if x.kernel.startswith(families)]
-    assert launched == kernels(factoring(name, 2, n, n))
+    limits = CPU if taken_as_on == "cpu" else plans.Limits()
+    assert launched == kernels(factoring(name, 2, n, n, limits=limits))
 
 
 # ---- metalops.cuda.linalg --------------------------------------------------------------------------
@@ -201,7 +226,17 @@ def on_the_software_device(monkeypatch):
     assert struct.calcsize("P") == 8 and metalops._is_software
 
 
-SIZES = [(2, 3), (8, 8), (2, 16, 16), (30, 20), (40, 70), (2, 100, 100), (0, 4, 4), (3, 0, 0)]
+SIZES = [
+    (2, 3),
+    (8, 8),
+    (2, 16, 16),
+    (3, 32, 31),
+    (30, 20),
+    (40, 70),
+    (2, 100, 100),
+    (0, 4, 4),
+    (3, 0, 0),
+]
 
 
 def matrices(size, dtype):

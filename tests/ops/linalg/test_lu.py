@@ -107,6 +107,7 @@ SHAPES = (
 )
 
 
+@pytest.mark.usefixtures("taken_as_on")
 @pytest.mark.sampled(2)
 @pytest.mark.full
 @dtypes
@@ -120,18 +121,22 @@ def test_sizes(dtype, shape):
     with one_thread():
         of_cpu = linalg.lu_factor_ex(a)
     assert factors.stride() == of_cpu[0].stride()
-    if max(shape) <= 300:  # rounding errors decide some of very many
+    if max(shape) <= 200:  # rounding errors decide some of very many
         assert torch.equal(pivots.cpu(), of_cpu[1])
 
 
+@pytest.mark.usefixtures("taken_as_on")
 @dtypes
 def test_pivots_of_ties_are_the_first(dtype):
-    a = torch.ones(5, 5, dtype=dtype).tril() * torch.tensor([1, -1, 1, -1, 1.0])[:, None]
-    factors, pivots, info = linalg.lu_factor_ex(a.to("mps"))
-    expected = linalg.lu_factor_ex(a)
-    assert torch.equal(pivots.cpu(), expected[1])
-    assert torch.equal(factors.cpu(), expected[0])
-    assert info.item() == 0
+    for n in (5, 20, 40):
+        signs = torch.ones(n)
+        signs[1::2] = -1
+        a = torch.ones(n, n, dtype=dtype).tril() * signs[:, None]
+        factors, pivots, info = linalg.lu_factor_ex(a.to("mps"))
+        expected = linalg.lu_factor_ex(a)
+        assert torch.equal(pivots.cpu(), expected[1])
+        assert torch.equal(factors.cpu(), expected[0])
+        assert info.item() == 0
 
 
 def test_the_pivot_of_complex_numbers_has_the_largest_cabs1():
@@ -140,6 +145,7 @@ def test_the_pivot_of_complex_numbers_has_the_largest_cabs1():
     assert linalg.lu_factor_ex(a.to("mps"))[1].tolist() == [2, 2]
 
 
+@pytest.mark.usefixtures("taken_as_on")
 @dtypes
 def test_singular_matrices_are_factored_to_the_end(dtype):
     a = torch.tensor([[1, 2, 3], [2, 4, 6], [1, 1, 1]], dtype=dtype)
@@ -150,17 +156,20 @@ def test_singular_matrices_are_factored_to_the_end(dtype):
         assert found.info.item() == expected.info.item() == order
         assert torch.equal(found.pivots.cpu(), expected.pivots)
         assert torch.equal(found.LU.cpu(), expected.LU)
-    large = torch.eye(70, dtype=dtype)
-    large[50, 50] = 0
-    assert linalg.lu_factor_ex(large.to("mps")).info.item() == 51
+    for n, row in ((30, 20), (70, 50)):
+        large = torch.eye(n, dtype=dtype)
+        large[row, row] = 0
+        assert linalg.lu_factor_ex(large.to("mps")).info.item() == row + 1
 
 
+@pytest.mark.usefixtures("taken_as_on")
 @dtypes
 def test_without_pivots(dtype):
-    a = torch.randn(2, 70, 70, dtype=dtype) / 70 + torch.eye(70)
-    factors, pivots, info = linalg.lu_factor_ex(a.to("mps"), pivot=False)
-    assert torch.equal(pivots.cpu(), torch.arange(1, 71, dtype=torch.int32).expand(2, 70))
-    assert_factors(a, factors, pivots)
+    for n in (30, 70):
+        a = torch.randn(2, n, n, dtype=dtype) / n + torch.eye(n)
+        factors, pivots, info = linalg.lu_factor_ex(a.to("mps"), pivot=False)
+        assert torch.equal(pivots.cpu(), torch.arange(1, n + 1, dtype=torch.int32).expand(2, n))
+        assert_factors(a, factors, pivots)
     zero = torch.tensor([[0, 1], [1, 0]], dtype=dtype)
     assert linalg.lu_factor_ex(zero.to("mps"), pivot=False).info.item() == 1
     p, lower, upper = linalg.lu(a.to("mps"), pivot=False)
@@ -168,6 +177,7 @@ def test_without_pivots(dtype):
     torch.testing.assert_close((lower @ upper).cpu(), a, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.usefixtures("taken_as_on")
 @dtypes
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0])
 @pytest.mark.parametrize("n", [7, 13, 30, 40])
@@ -185,6 +195,7 @@ def test_a_bad_matrix_leaves_the_others_alone(dtype, bad, n):
         assert found.pivots[1].tolist() == list(range(1, n + 1))
 
 
+@pytest.mark.usefixtures("taken_as_on")
 @dtypes
 @pytest.mark.parametrize("n", [4, 7, 13, 33, 40, 64, 70])
 def test_columns_before_an_infinite_one_are_as_without_it(dtype, n):
@@ -198,6 +209,19 @@ def test_columns_before_an_infinite_one_are_as_without_it(dtype, n):
         ours = found.LU[:column, :column].cpu().triu()
         torch.testing.assert_close(ours, expected.LU[:column].triu(), rtol=1e-3, atol=1e-3)
         assert found.LU[:, :column].isfinite().all()
+
+
+@pytest.mark.usefixtures("taken_as_on")
+@dtypes
+@pytest.mark.parametrize("m", [500, 600, 1500, 2500, 4500])
+def test_tall_panels(dtype, m):
+    """As many rows as the threads of a threadgroup hold, one to eight each, and more."""
+    a = torch.randn(2, m, 40, dtype=dtype)
+    a[1, 3 * m // 4] = 10  # the first pivot row
+    factors, pivots, info = linalg.lu_factor_ex(a.to("mps"))
+    assert not info.any()
+    assert pivots[1, 0].item() == 3 * m // 4 + 1
+    assert_factors(a, factors, pivots)
 
 
 @dtypes

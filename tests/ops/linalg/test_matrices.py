@@ -28,6 +28,7 @@ def assert_equal(results, expected):
         torch.testing.assert_close(ours.cpu(), theirs.cpu(), rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.usefixtures("taken_as_on")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "n"), [(x.name, n) for x in OPERATORS.values() for n in x.hard_sizes]
