@@ -11,13 +11,16 @@
 #include <metal_stdlib>
 
 #include <kernels/linalg/cholesky.h>
+#include <kernels/linalg/common/column_of_thread.h>
 #include <kernels/linalg/common/complex.h>
 #include <kernels/linalg/common/lane_rows.h>
 #include <kernels/linalg/common/row_packs.h>
 #include <kernels/linalg/common/small_matrices.h>
 using namespace metal;
+using metalops::CholeskyPanelParameters;
 using metalops::CholeskyParameters;
 using metalops::column;
+using metalops::ColumnOfThread;
 using metalops::kCholeskyBlockRows;
 using metalops::kColumnsOfPack;
 using metalops::kLanes;
@@ -80,6 +83,115 @@ kernel void cholesky_block(device float4* matrices [[buffer(0)]], device int* in
   }
   if (thread_index == 0) {
     infos[matrix] = failed;
+  }
+}
+
+// The diagonal block of a panel's current steps, which each thread eliminates for itself.
+template <typename T, uint STEPS>
+struct Corner {
+  static constexpr constant uint kColumns = kColumnsOfPack<T>;
+  static constexpr constant uint kPacks = STEPS / kColumns;
+
+  float4 x[STEPS][kPacks];
+
+  // Loads it from rows, `line` packs apart.
+  METAL_FUNC void load(threadgroup const float4* rows, uint line) thread {
+#pragma unroll
+    for (uint row = 0; row < STEPS; ++row) {
+#pragma unroll
+      for (uint b = 0; b < kPacks; ++b) {
+        x[row][b] = rows[row * line + b];
+      }
+    }
+  }
+  METAL_FUNC T element(uint row, uint at) const thread {
+    return column(x[row][at / kColumns], at % kColumns, T());
+  }
+
+  // Applies a step to the rows below. inverse: of its minor, or zero.
+  METAL_FUNC void reduce(uint step, float scale, float inverse) thread {
+#pragma unroll
+    for (uint row = step + 1; row < STEPS; ++row) {
+      const T factor = metalops::conjugate(element(step, row));
+#pragma unroll
+      for (uint b = row / kColumns; b < kPacks; ++b) {
+        x[row][b] = metalops::minus_product(x[row][b], factor, x[step][b] * scale * inverse);
+      }
+    }
+  }
+};
+
+// xPOTF2 of a diagonal block, and xTRSM of the rows right of it, both at once: threads have a
+// column each in registers, the first ones the block's, in all threadgroups of a matrix. Each
+// thread eliminates the corner of some steps for itself, so that these take two barriers together.
+// matrices: not changed, since all threadgroups read the block. infos as above.
+template <typename T, uint ROWS>
+kernel void cholesky_panel(device T* factors [[buffer(0)]], device atomic_int* infos [[buffer(1)]],
+                           device const T* matrices [[buffer(2)]],
+                           constant CholeskyPanelParameters& p [[buffer(3)]],
+                           uint group [[threadgroup_position_in_grid]],
+                           uint thread_index [[thread_index_in_threadgroup]],
+                           uint threads [[threads_per_threadgroup]]) {
+  typedef ColumnOfThread<T, ROWS> Column;
+  constexpr uint kSteps = Column::kSteps;
+  // Rows of the block before and after their elimination among themselves.
+  threadgroup float4 given[kSteps * Column::kPacks];
+  threadgroup float4 made[kSteps * Column::kPacks];
+  const uint matrix = group / p.groups;
+  const uint part = group % p.groups;
+  const bool is_of_block = thread_index < p.block_threads;
+  const uint others = p.rows + part * (threads - p.block_threads) - p.block_threads;
+  const uint column = is_of_block ? thread_index : others + thread_index;
+  const bool is_there = column < (is_of_block ? p.rows : p.columns);
+  const ulong start = matrix * p.matrix_stride + p.first * (p.row_stride + 1) + column;
+  Column own;
+  own.load(matrices + start, p.row_stride, is_there ? min(p.rows, column + 1) : 0);
+  // The other threadgroups need not know what fails in this launch.
+  int failed = atomic_load_explicit(&infos[matrix], memory_order_relaxed);
+  failed = failed > static_cast<int>(p.first) ? 0 : failed;
+  for (uint turn = 0; turn < Column::kTurns && turn * kSteps < p.rows; ++turn) {
+    own.give(&given[0], thread_index, is_of_block);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    Corner<T, kSteps> corner;
+    corner.load(&given[turn * Column::kTogether], Column::kPacks);
+    T divided[kSteps];
+    float minors[kSteps];  // or zero from the first one on that is no pivot
+#pragma unroll
+    for (uint at = 0; at < kSteps; ++at) {
+      const float minor = metalops::real_part(corner.element(at, at));
+      const int order = static_cast<int>(p.first + turn * kSteps + at + 1);
+      const bool is_step = failed == 0 && turn * kSteps + at < p.rows;
+      failed = is_step && !is_pivot(minor) ? order : failed;
+      minors[at] = is_step && failed == 0 ? minor : 0.0f;
+      // The inverse of a scaled minor is a normal number.
+      const float scale = minor < 0x1p-100f ? 0x1p64f : minor > 0x1p100f ? 0x1p-64f : 1.0f;
+      const float inverse = minors[at] > 0.0f ? 1.0f / (minor * scale) : 0.0f;
+      divided[at] = own.element(at) * scale * inverse;
+      own.reduce_near(at, divided[at], metalops::conjugate_columns(corner.x[at][0], T()),
+                      metalops::conjugate_columns(corner.x[at][1], T()));
+      corner.reduce(at, scale, inverse);
+    }
+    own.give(&made[0], thread_index, is_of_block);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (is_there && (part == 0 || !is_of_block)) {
+#pragma unroll
+      for (uint at = 0; at < kSteps; ++at) {
+        const uint row = turn * kSteps + at;
+        if (row < p.rows && (row <= column || !is_of_block)) {
+          const float root = precise::sqrt(minors[at]);
+          const T divided_by_root = own.element(at) * (1.0f / root);
+          const T element =
+              is_of_block && row == column ? metalops::from_real<T>(root) : divided_by_root;
+          factors[start + row * p.row_stride] = minors[at] > 0.0f ? element : own.element(at);
+        }
+      }
+    }
+    own.reduce_far(&divided[0], &made[turn * Column::kTogether], Column::kPacks,
+                   /*is_conjugated=*/true, turn);
+    own.move_on();
+  }
+  if (part == 0 && thread_index == 0 && failed != 0) {
+    atomic_store_explicit(&infos[matrix], failed, memory_order_relaxed);
   }
 }
 
@@ -345,6 +457,12 @@ kernel void cholesky_clear_lower(device float4* matrices [[buffer(0)]],
 #define REGISTER_CHOLESKY_ROWS(T, SIZE) \
   REGISTER_KERNEL("cholesky_rows_" #SIZE "_" #T, cholesky_rows, T, SIZE, kLanes)
 
+#define REGISTER_CHOLESKY_PANEL(T, ROWS) \
+  REGISTER_KERNEL("cholesky_panel_" #ROWS "_" #T, cholesky_panel, T, ROWS)
+
+REGISTER_CHOLESKY_PANEL(float, 32);
+REGISTER_CHOLESKY_PANEL(float, 64);
+REGISTER_CHOLESKY_PANEL(float2, 32);
 REGISTER_CHOLESKY(float);
 REGISTER_CHOLESKY(float2);
 REGISTER_CHOLESKY_THREAD(float, 4);

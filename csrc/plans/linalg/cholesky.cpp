@@ -3,6 +3,8 @@
 #include <csrc/plans/linalg/triangular.h>
 #include <kernels/linalg/cholesky.h>
 
+#include <algorithm>
+
 namespace metalops::plans {
 
 namespace {
@@ -40,6 +42,62 @@ void factor_rows(Plan& plan, const Device& device, const View& matrices, const V
   factor_rows(plan, device, matrices, infos, middle, rows - half);
 }
 
+// Matrices that are factored by panels whose columns are in registers.
+struct PanelFactorisation {
+  Plan& plan;
+  View factors;   // (batch, n, n), zeros at first: becomes U
+  View matrices;  // likewise, A, which is changed
+  View infos;     // (batch), zeros
+
+  // Factors `rows` rows from `first` on. The products of the rows above have been subtracted from
+  // them.
+  void factor(int64_t first, int64_t rows) const {
+    const auto most =
+        int64_t{matrices.type == Type::kFloat ? kCholeskyPanelRows : kComplexCholeskyPanelRows};
+    if (rows <= most) {
+      launch(first, rows);
+      return;
+    }
+    const auto n = matrices.size(1);
+    const auto half = round_up(rows / 2, most);
+    const auto middle = first + half;
+    const auto known = factors.narrow(1, first, half).narrow(2, middle, n - middle);
+    factor(first, half);
+    plan.product(matrices.narrow(1, middle, rows - half).narrow(2, middle, n - middle),
+                 known.narrow(2, 0, rows - half).mH(), known, /*alpha=*/-1, /*beta=*/1);
+    factor(middle, rows - half);
+  }
+
+ private:
+  void launch(int64_t first, int64_t rows) const {
+    const auto narrow = [](int64_t x) { return static_cast<uint32_t>(x); };
+    const auto columns = matrices.size(1) - first;
+    const auto of_block = round_up(rows, 32);
+    const auto others = std::min(round_up(columns - rows, 32), int64_t{kCholeskyPanelColumns});
+    const auto groups = others == 0 ? 1 : ceil_div(columns - rows, others);
+    plan.launch(
+        "cholesky", Name("cholesky_panel_") + (rows <= 32 ? "32_" : "64_") + matrices.type,
+        grid_of_threadgroups(groups * matrices.size(0), of_block + others), factors, infos,
+        matrices,
+        CholeskyPanelParameters{matrices.stride(1), matrices.stride(0), narrow(first), narrow(rows),
+                                narrow(columns), narrow(groups), narrow(of_block), /*padding=*/0});
+  }
+};
+
+// Factors matrices on a GPU. A CPU's threads have too few registers for columns of panels.
+void factor_by_panels(Plan& plan, const Cholesky& call, const Device& device) {
+  const auto n = call.a.size(1);
+  const auto matrices = padded_rows(plan, call.upper ? call.a : call.a.mH());
+  const auto factors =
+      plan.zeros(matrices.type, {matrices.size(0), n, matrices.stride(1)}).narrow(2, 0, n);
+  plan.fill(call.infos, 0);
+  in_launches(matrices.size(0), steps_of_panel(n, n), device, [&](int64_t first, int64_t count) {
+    const auto own = [&](const View& x) { return x.narrow(0, first, count); };
+    PanelFactorisation{plan, own(factors), own(matrices), own(call.infos)}.factor(0, n);
+  });
+  plan.copy(call.factors, call.upper ? factors : factors.mH());
+}
+
 }  // namespace
 
 void cholesky(Plan& plan, const Cholesky& call, const Device& device) {
@@ -49,12 +107,16 @@ void cholesky(Plan& plan, const Cholesky& call, const Device& device) {
                    /*is_transposed=*/!call.upper, call.infos);
     return;
   }
+  if (!device.a_thread_for_each_element) {
+    factor_by_panels(plan, call, device);
+    return;
+  }
   const auto n = call.a.size(1);
   const auto matrices = padded_rows(plan, call.upper ? call.a : call.a.mH());
   plan.fill(call.infos, 0);
   in_launches(matrices.size(0), steps_of_panel(n, n), device, [&](int64_t first, int64_t count) {
-    factor_rows(plan, device, matrices.narrow(0, first, count),
-                call.infos.narrow(0, first, count), 0, n);
+    factor_rows(plan, device, matrices.narrow(0, first, count), call.infos.narrow(0, first, count),
+                0, n);
   });
   plan.launch("cholesky", Name("cholesky_clear_lower_") + matrices.type,
               grid_of_elements(ceil_div(n, pack_of(matrices)), n, matrices.size(0)), matrices,

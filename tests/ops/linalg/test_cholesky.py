@@ -61,6 +61,7 @@ LINALG = (
 )
 
 
+@pytest.mark.usefixtures("taken_as_on")
 @pytest.mark.sampled(4)
 @pytest.mark.full
 @dtypes
@@ -82,6 +83,7 @@ def test_sizes(dtype, n, upper):
     assert_factor(a, factor, upper)
 
 
+@pytest.mark.usefixtures("taken_as_on")
 @dtypes
 def test_graded_matrices(dtype):
     """Pivots far smaller than those before, which nothing may take for larger ones."""
@@ -94,6 +96,7 @@ def test_graded_matrices(dtype):
     assert error.max() <= 100 * EPSILON
 
 
+@pytest.mark.usefixtures("taken_as_on")
 @dtypes
 @pytest.mark.parametrize(
     ("n", "order"),

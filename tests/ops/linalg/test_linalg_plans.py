@@ -64,10 +64,7 @@ def test_the_kernel_is_chosen_by_the_size():
     assert kernels(factoring("lu_factor", 1, 16, 9, torch.complex64)) == ["lu_rows_16_float2"]
     assert kernels(factoring("lu_factor", 5, 300, 32)) == ["lu_panel_rows_1_32_float"]
     assert kernels(factoring("lu_factor", 5, 17, 32)) == ["lu_simdgroup_32_float"]
-    assert kernels(factoring("cholesky", 3, 32, 32)) == [
-        "cholesky_block_float",
-        "cholesky_clear_lower_float",
-    ]
+    assert kernels(factoring("cholesky", 3, 32, 32)) == ["cholesky_panel_32_float"]
     assert kernels(factoring("eig", 3, 5, 5)) == ["eig_thread_8_float"]
     assert kernels(factoring("eig", 3, 50, 50)) == ["eig_simdgroup_56_float"]
     assert kernels(factoring("eig", 3, 50, 50, torch.complex64)) == ["eig_device_64_float2"]
@@ -82,6 +79,7 @@ def test_a_cpu_holds_no_panels_in_registers():
         return kernels(factoring(*arguments, limits=CPU))
 
     assert on_a_cpu("lu_factor", 5, 300, 32) == on_a_cpu("lu_factor", 5, 17, 32) == ["lu_panel_float"]  # fmt: skip
+    assert on_a_cpu("cholesky", 3, 32, 32) == ["cholesky_block_float", "cholesky_clear_lower_float"]
 
 
 @pytest.mark.parametrize(
@@ -108,6 +106,8 @@ def test_a_grid_holds_all_matrices():
     assert grid(1000, 16) == ((4000, 1), (32, 1))  # four lanes each
     assert grid(7, 32) == ((7 * 32, 1), (32, 1))  # a simdgroup each
     assert grid(7, 1024) == ((7 * 512,), (512,))
+    # The diagonal block, in each of 15 threadgroups, and 64 of the 960 columns right of it.
+    assert grid(7, 1024, "cholesky") == ((7 * 15 * 128,), (128,))
 
 
 def test_a_tall_panel_is_halved_until_a_threadgroup_is_fast():
