@@ -13,17 +13,20 @@ C10_METAL_CONSTEXPR unsigned kQrPanel = 32;
 C10_METAL_CONSTEXPR unsigned kQrThread = 8;
 // The most rows and columns of a matrix that a simdgroup factorises.
 C10_METAL_CONSTEXPR unsigned kQrSmall = 32;
+// The most threads of a panel whose columns are in registers, which do not suffice for more.
+C10_METAL_CONSTEXPR unsigned kMostQrThreads = 512;
 // Vectors per thread in products with small Q.
 C10_METAL_CONSTEXPR unsigned kQrVectors = 2;
 
 struct QrParameters {
   uint32_t matrices;
-  uint32_t rows;     // rows of a matrix
-  uint32_t columns;  // columns of a matrix
-  uint32_t taus;     // reflectors of a matrix
-  uint32_t first;    // row and column where a panel begins
-  uint32_t width;    // columns of a panel: at most kQrPanel columns
-  uint32_t padded;   // width as a multiple of four
+  uint32_t rows;        // rows of a matrix
+  uint32_t columns;     // columns of a matrix
+  uint32_t taus;        // reflectors of a matrix
+  uint32_t first;       // row and column where a panel begins
+  uint32_t width;       // columns of a panel: at most kQrPanel columns
+  uint32_t padded;      // width as a multiple of four
+  uint32_t with_block;  // its block reflector is written, too
 };
 
 // Parameters of products of Q, of a small matrix, with vectors: columns or rows of another matrix.

@@ -477,6 +477,212 @@ kernel void qr_panel(device T* matrices [[buffer(0)]], device T* taus [[buffer(1
   }
 }
 
+// Returns the first row of a lane's pack of a column.
+METAL_FUNC int first_row(int lane, int b) { return 4 * (lane + 32 * b); }
+
+// Columns of a panel in the registers of a simdgroup's lanes: every 32nd pack of rows, and every
+// so-many-th column from the simdgroup's on. The first pack alone can have rows at or before that
+// of a step, since panels are narrow.
+template <typename T, uint COLUMNS, uint PACKS>
+struct HeldColumns {
+  Pack<T> x[COLUMNS][PACKS];
+  int lane;
+
+  METAL_FUNC void load(uint c, device const T* column, int rows) thread {
+#pragma unroll
+    for (uint b = 0; b < PACKS; ++b) {
+      x[c][b] = load_some(column + first_row(lane, b), rows - first_row(lane, b));
+    }
+  }
+  METAL_FUNC void clear(uint c) thread {
+#pragma unroll
+    for (uint b = 0; b < PACKS; ++b) {
+      x[c][b] = zero_pack<T>();
+    }
+  }
+  METAL_FUNC void store(uint c, device T* column, int rows) const thread {
+#pragma unroll
+    for (uint b = 0; b < PACKS; ++b) {
+      store_some(column + first_row(lane, b), x[c][b], rows - first_row(lane, b));
+    }
+  }
+
+  // Stores the vector of the reflector k, which the column has.
+  METAL_FUNC void store_reflector(uint c, int k, device T* column, int rows) const thread {
+#pragma unroll
+    for (uint b = 0; b < PACKS; ++b) {
+      Pack<T> own = x[c][b];
+      if (b == 0) {
+        own = of_reflector(own, first_row(lane, 0), k);
+      }
+      store_some(column + first_row(lane, b), own, rows - first_row(lane, b));
+    }
+  }
+
+  // Returns the extent of the elements behind row k.
+  METAL_FUNC Extent extent_behind(uint c, int k, Extent extent) const thread {
+    float4 squares = float4(0.0f);
+    float4 largest = float4(0.0f);
+#pragma unroll
+    for (uint b = 0; b < PACKS; ++b) {
+      Pack<T> tail = x[c][b];
+      if (b == 0) {
+        tail = behind(tail, first_row(lane, 0), k);
+      }
+      squares = add_squares(squares, scaled(tail, extent.scale));
+      largest = max(largest, largest_parts(tail));
+    }
+    extent.largest = simd_max(max(max(largest.x, largest.y), max(largest.z, largest.w)));
+    extent.squares = simd_sum((squares.x + squares.y) + (squares.z + squares.w));
+    return extent;
+  }
+
+  // Makes the reflector of a column below row k, applies it to the column, and returns its tau. v:
+  // receives its vector.
+  METAL_FUNC T reflect(uint c, int k, threadgroup Pack<T>* v) thread {
+    Extent extent = extent_behind(c, k, Extent::none());
+    if (extent.is_rough()) {
+      extent = extent_behind(c, k, extent.rescaled());
+    }
+    const Pack<T> own = choose(zero_pack<T>(), x[c][0], indices(first_row(lane, 0)) == k);
+    const T alpha = simd_shuffle(sum_of(own), ushort(k / 4));
+    const Reflector<T> reflector = reflector_of(alpha, extent);
+    const T factor = reflector.factor();
+    // As LAPACK does, real elements are multiplied, too: division is slow on a GPU.
+    const float size = largest_part(reflector.divisor);
+    const bool has_factor = reflector.scale == 1.0f && size >= 1e-30f && size <= 1e30f;
+#pragma unroll
+    for (uint b = 0; b < PACKS; ++b) {
+      const Pack<T> below = has_factor ? multiply_add(zero_pack<T>(), x[c][b], all_of(factor))
+                                       : multiplied(x[c][b], reflector, factor);
+      if (b == 0) {
+        v[lane] = of_reflector(below, first_row(lane, 0), k);
+        x[c][0] = reflected(x[c][0], below, first_row(lane, 0), k, reflector.beta);
+      } else {
+        v[lane + 32 * int(b)] = below;
+        x[c][b] = below;
+      }
+    }
+    return reflector.tau;
+  }
+
+  // Returns the inner product of a reflector's vector and a column.
+  METAL_FUNC T product(uint c, threadgroup const Pack<T>* v) const thread {
+    Pack<T> sum = zero_pack<T>();
+#pragma unroll
+    for (uint b = 0; b < PACKS; ++b) {
+      sum = conjugate_multiply_add(sum, v[lane + 32 * int(b)], x[c][b]);
+    }
+    return simd_sum(sum_of(sum));
+  }
+
+  METAL_FUNC void add(uint c, T weight, threadgroup const Pack<T>* v) thread {
+#pragma unroll
+    for (uint b = 0; b < PACKS; ++b) {
+      x[c][b] = multiply_add(x[c][b], all_of(weight), v[lane + 32 * int(b)]);
+    }
+  }
+};
+
+// Makes T of a panel from V^H V, in place, as qr_larft does. One simdgroup, whose lanes have a row
+// each.
+template <typename T>
+METAL_FUNC void make_triangle(threadgroup T (&products)[kQrPanel][kQrPanel + 1],
+                              threadgroup const T* taus, uint width, uint row) {
+  for (uint c = 0; c < width; ++c) {
+    T sum = from_real<T>(row == c ? 1.0f : 0.0f);
+    for (uint j = 0; j < c; ++j) {
+      if (j >= row) {
+        sum = multiply_add(sum, -products[row][j], products[j][c]);
+      }
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    products[row][c] = row > c ? from_real<T>(0.0f) : multiply(taus[c], sum);
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+  }
+}
+
+// xGEQR2 and xLARFT of a panel by a threadgroup, in registers. An iteration makes reflector k and
+// applies it. v, t: its block reflector, of p.padded columns, if p.with_block.
+template <typename T, uint COLUMNS, uint PACKS>
+[[max_total_threads_per_threadgroup(kMostQrThreads)]] kernel void qr_panel_held(
+    device T* matrices [[buffer(0)]], device T* taus [[buffer(1)]], device T* v [[buffer(2)]],
+    device T* t [[buffer(3)]], constant QrParameters& p [[buffer(4)]],
+    uint matrix [[threadgroup_position_in_grid]], uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint simdgroups [[simdgroups_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup Pack<T> reflectors[2][32 * PACKS];  // of this step and of the next one, in turns
+  threadgroup T factors[kQrPanel];
+  threadgroup T products[kQrPanel][kQrPanel + 1];
+  const int64_t stride = p.rows;
+  const int rows = p.rows - p.first;
+  device T* const panel = matrices + (int64_t(matrix) * p.columns + p.first) * stride + p.first;
+  HeldColumns<T, COLUMNS, PACKS> held;
+  held.lane = lane;
+#pragma unroll
+  for (uint c = 0; c < COLUMNS; ++c) {
+    const uint column = c * simdgroups + simdgroup;
+    if (column < p.width) {
+      held.load(c, panel + column * stride, rows);
+    } else {
+      held.clear(c);
+    }
+  }
+#pragma unroll
+  for (uint turn = 0; turn < COLUMNS; ++turn) {
+    for (uint s = 0; s < simdgroups; ++s) {
+      const uint k = turn * simdgroups + s;
+      if (k < p.width) {
+        threadgroup Pack<T>* const reflector = reflectors[k % 2];
+        if (simdgroup == s) {
+          const T tau = held.reflect(turn, k, reflector);
+          if (lane == 0) {
+            factors[k] = tau;
+            taus[int64_t(matrix) * p.taus + p.first + k] = tau;
+          }
+        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        const T weight = -conjugate(factors[k]);
+#pragma unroll
+        for (uint c = 0; c < COLUMNS; ++c) {
+          const uint column = c * simdgroups + simdgroup;
+          const T product = held.product(c, reflector);
+          if (column > k) {
+            held.add(c, multiply(weight, product), reflector);
+          } else if (column < k && lane == 0) {
+            products[column][k] = conjugate(product);
+          }
+        }
+      }
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+  for (uint c = 0; c < COLUMNS; ++c) {
+    const uint column = c * simdgroups + simdgroup;
+    if (column < p.width) {
+      held.store(c, panel + column * stride, rows);
+    }
+    if (p.with_block != 0 && column < p.padded) {
+      device T* const own = v + (int64_t(matrix) * p.padded + column) * rows;
+      if (column < p.width) {
+        held.store_reflector(c, column, own, rows);
+      } else {
+        held.store(c, own, rows);
+      }
+    }
+  }
+  if (p.with_block != 0 && simdgroup == 0) {
+    make_triangle<T>(products, factors, p.width, lane);
+    device T* const own = t + int64_t(matrix) * p.padded * p.padded + lane;
+    for (uint c = 0; c < p.padded; ++c) {
+      if (lane < p.padded) {
+        const bool is_there = lane <= c && c < p.width;
+        own[c * p.padded] = is_there ? products[lane][c] : from_real<T>(0.0f);
+      }
+    }
+  }
+}
+
 // Writes out V of a panel, of p.padded columns. One thread per element.
 template <typename T>
 kernel void qr_reflectors(device T* v [[buffer(0)]], device const T* matrices [[buffer(1)]],
@@ -553,6 +759,9 @@ kernel void qr_upper(device T* r [[buffer(0)]], device const T* matrices [[buffe
 #define REGISTER_QR_VECTORS(T, N) \
   REGISTER_KERNEL("qr_vectors_" #T "_" #N, qr_vectors, T, N, kQrVectors)
 
+#define REGISTER_QR_PANEL_HELD(T, COLUMNS, PACKS) \
+  REGISTER_KERNEL("qr_panel_held_" #COLUMNS "_" #PACKS "_" #T, qr_panel_held, T, COLUMNS, PACKS)
+
 #define REGISTER_QR(T)                                    \
   REGISTER_QR_THREAD(T, 4);                               \
   REGISTER_QR_THREAD(T, 8);                               \
@@ -573,3 +782,10 @@ kernel void qr_upper(device T* r [[buffer(0)]], device const T* matrices [[buffe
 
 REGISTER_QR(float);
 REGISTER_QR(float2);
+REGISTER_QR_PANEL_HELD(float, 2, 1);
+REGISTER_QR_PANEL_HELD(float, 2, 4);
+REGISTER_QR_PANEL_HELD(float, 2, 8);
+REGISTER_QR_PANEL_HELD(float, 1, 16);
+REGISTER_QR_PANEL_HELD(float2, 2, 1);
+REGISTER_QR_PANEL_HELD(float2, 2, 4);
+REGISTER_QR_PANEL_HELD(float2, 1, 8);

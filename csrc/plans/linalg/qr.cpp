@@ -27,10 +27,11 @@ void check_qr_sizes(const View& matrices) {
 }
 
 // Returns the parameters of the panel that begins in row and column `first`.
-QrParameters qr_parameters(const View& a, const View& taus, int64_t first, int64_t width) {
+QrParameters qr_parameters(const View& a, const View& taus, int64_t first, int64_t width,
+                           bool with_block = false) {
   const auto narrow = [](int64_t x) { return static_cast<uint32_t>(x); };
-  return {narrow(a.size(0)), narrow(a.size(2)), narrow(a.size(1)),         narrow(taus.size(1)),
-          narrow(first),     narrow(width),     narrow(round_up(width, 4))};
+  return {narrow(a.size(0)), narrow(a.size(2)), narrow(a.size(1)),          narrow(taus.size(1)),
+          narrow(first),     narrow(width),     narrow(round_up(width, 4)), with_block};
 }
 
 // Allocates the block reflector of a panel, for the rows from `first` on.
@@ -91,7 +92,38 @@ void factor_small(Plan& plan, const View& a, const View& taus, int64_t first, in
               grid_of_simdgroups(ceil_div(a.size(0) * size->columns, 32)), a, taus, p);
 }
 
-void factor_panel(Plan& plan, const View& a, const View& taus, int64_t first, int64_t width) {
+// A panel whose columns are in registers of simdgroups: `columns` of each simdgroup, and of each
+// `packs` of a lane.
+struct HeldPanel {
+  Type type;
+  int64_t columns;
+  int64_t packs;
+  const char* name;
+
+  int64_t rows() const { return 4 * 32 * packs; }
+  int64_t simdgroups(int64_t width) const { return ceil_div(round_up(width, 4), columns); }
+};
+
+// Returns how a panel is held in registers; with no columns if it is too large or small, and on a
+// CPU, whose threads have few of them.
+HeldPanel held_panel(Type type, int64_t rows, int64_t width, const Device& device) {
+  constexpr std::array<HeldPanel, 7> kSizes{{{Type::kFloat, 2, 1, "2_1_"},
+                                             {Type::kFloat, 2, 4, "2_4_"},
+                                             {Type::kFloat, 2, 8, "2_8_"},
+                                             {Type::kFloat, 1, 16, "1_16_"},
+                                             {Type::kComplexFloat, 2, 1, "2_1_"},
+                                             {Type::kComplexFloat, 2, 4, "2_4_"},
+                                             {Type::kComplexFloat, 1, 8, "1_8_"}}};
+  const auto* const size = std::find_if(kSizes.begin(), kSizes.end(), [&](const HeldPanel& x) {
+    return x.type == type && rows > int64_t{kQrSmall} && rows <= x.rows() &&
+           32 * x.simdgroups(width) <= int64_t{kMostQrThreads};
+  });
+  return device.a_thread_for_each_element || size == kSizes.end() ? HeldPanel{} : *size;
+}
+
+// block: becomes the panel's block reflector; not wanted if absent.
+void factor_panel(Plan& plan, const Device& device, const View& a, const View& taus, int64_t first,
+                  int64_t width, const BlockReflector& block) {
   constexpr int64_t kTall = 512;
   constexpr int64_t kNarrow = 8;
   // Multiplications that a threadgroup may make in one launch, lest a GPU's watchdog stop it.
@@ -99,6 +131,12 @@ void factor_panel(Plan& plan, const View& a, const View& taus, int64_t first, in
   constexpr uint64_t kThreads = 256;
   const auto rows = a.size(2) - first;
   const bool is_short = rows < kTall || (width <= kNarrow && rows * width * width <= kMostProducts);
+  if (const auto held = held_panel(a.type, rows, width, device); held.columns > 0) {
+    plan.launch("qr", Name("qr_panel_held_") + held.name + a.type,
+                grid_of_threadgroups(a.size(0), 32 * held.simdgroups(width)), a, taus, block.v,
+                block.t, qr_parameters(a, taus, first, width, /*with_block=*/bool{block.v}));
+    return;
+  }
   if (rows <= kMostQrRowsInRegisters) {
     factor_small(plan, a, taus, first, width);
   } else if (is_short || width == 1) {
@@ -107,13 +145,17 @@ void factor_panel(Plan& plan, const View& a, const View& taus, int64_t first, in
   } else {
     // A single threadgroup takes long for many rows: the columns are halved.
     const auto half = width > kNarrow ? round_up(width / 2, 4) : width / 2;
-    factor_panel(plan, a, taus, first, half);
     {
       const Plan::Scope scope(plan);
-      multiply_columns(plan, block_reflector(plan, a, taus, first, half), /*is_adjoint=*/true,
+      const auto of_half = empty_block(plan, a, first, half);
+      factor_panel(plan, device, a, taus, first, half, of_half);
+      multiply_columns(plan, of_half, /*is_adjoint=*/true,
                        a.narrow(1, first + half, width - half).narrow(2, first, rows));
     }
-    factor_panel(plan, a, taus, first + half, width - half);
+    factor_panel(plan, device, a, taus, first + half, width - half, {});
+  }
+  if (block.v) {
+    make_block(plan, block, a, taus, first, width);
   }
 }
 
@@ -124,7 +166,8 @@ bool is_small_qr(const View& a) { return a.size(1) <= kQrWidth && a.size(2) <= i
 
 // Factors matrices in place. blocks: receives the block reflectors of those that are not small, if
 // not null.
-void factor(Plan& plan, const View& a, const View& taus, Blocks* blocks = nullptr) {
+void factor(Plan& plan, const Device& device, const View& a, const View& taus,
+            Blocks* blocks = nullptr) {
   if (a.numel() == 0) {
     return;
   }
@@ -142,16 +185,15 @@ void factor(Plan& plan, const View& a, const View& taus, Blocks* blocks = nullpt
   for (int64_t first = 0; first < steps; first += kQrWidth) {
     const Plan::Scope scope(plan);
     const auto width = std::min(kQrWidth, steps - first);
-    factor_panel(plan, a, taus, first, width);
     const auto behind = a.size(1) - first - width;
-    if (behind == 0 && blocks == nullptr) {
-      continue;
+    const auto block = blocks != nullptr ? (*blocks)[first / kQrWidth]
+                       : behind > 0      ? empty_block(plan, a, first, width)
+                                         : BlockReflector{};
+    factor_panel(plan, device, a, taus, first, width, block);
+    if (behind > 0) {
+      multiply_columns(plan, block, /*is_adjoint=*/true,
+                       a.narrow(1, first + width, behind).narrow(2, first, a.size(2) - first));
     }
-    const auto block =
-        blocks != nullptr ? (*blocks)[first / kQrWidth] : empty_block(plan, a, first, width);
-    make_block(plan, block, a, taus, first, width);
-    multiply_columns(plan, block, /*is_adjoint=*/true,
-                     a.narrow(1, first + width, behind).narrow(2, first, a.size(2) - first));
   }
 }
 
@@ -221,7 +263,7 @@ void qr_factor(Plan& plan, const QrFactor& call, const Device& device) {
   check_qr_sizes(call.a);
   plan.copy(call.factors, call.a);
   const auto a = call.factors.mT();
-  for_qr_parts(plan, device, a, [&](auto own) { factor(plan, own(a), own(call.taus)); });
+  for_qr_parts(plan, device, a, [&](auto own) { factor(plan, device, own(a), own(call.taus)); });
 }
 
 void qr_upper(Plan& plan, const View& r, const View& factors) {
@@ -286,7 +328,7 @@ void qr(Plan& plan, const Qr& call, const Device& device) {
   const auto q = call.q ? call.q.mT() : View{};
   for_qr_parts(plan, device, a, [&](auto own) {
     Blocks blocks;
-    factor(plan, own(a), own(taus), q ? &blocks : nullptr);
+    factor(plan, device, own(a), own(taus), q ? &blocks : nullptr);
     if (q) {
       form(plan, own(q), own(a), own(taus), blocks);
     }
