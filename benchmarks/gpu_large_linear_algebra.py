@@ -3,10 +3,11 @@
     python benchmarks/gpu_large_linear_algebra.py record large.pickle   # on the software device
     python benchmarks/gpu_large_linear_algebra.py run large.pickle      # on a GPU, without a compiled part of metalops
 
-Factorisations are those of metalops.cuda.linalg. Inverses and exponentials run on mps tensors only, so `record` writes down what
-they do with a matrix (metalops.trace.operators), and `run` does the same with the same matrix on a GPU, all of it from the
-matrix on. The factors are checked there. Ours is timed in CUDA graphs, without what it costs to launch from Python, unless it
-waits for the GPU as torch's operator does: eigh and svd for errors, eig after each sweep. torch's are timed as they are called.
+Factorisations and solutions are those of metalops.cuda.linalg, inverses solutions for the identity. Exponentials run on mps
+tensors only, so `record` writes down what they do with a matrix (metalops.trace.operators), and `run` does the same with the same
+matrix on a GPU, all of it from the matrix on. The factors are checked there. Ours is timed in CUDA graphs, without what it costs
+to launch from Python, unless it waits for the GPU as torch's operator does: eigh and svd for errors, eig after each sweep. torch's
+are timed as they are called.
 """
 
 from __future__ import annotations
@@ -65,8 +66,17 @@ def _of_cholesky(a: Tensor, lower: Tensor) -> Tensor:
     return lower @ lower.mH - a
 
 
+def _eye(a: Tensor) -> Tensor:
+    return torch.eye(len(a), dtype=a.dtype, device=a.device)
+
+
 def _of_solve(a: Tensor, x: Tensor) -> Tensor:
-    return a @ x - torch.eye(len(a), dtype=a.dtype, device=a.device)
+    return a @ x - _eye(a)
+
+
+def _solved(a: Tensor, b: Tensor) -> Factors:
+    """linalg.solve() without its wait for the GPU."""
+    return (linalg.lu_solve(*linalg.lu_factor_ex(a)[:2], b),)
 
 
 def _symmetric(a: Tensor) -> Tensor:
@@ -110,7 +120,13 @@ CASES = {
     "cholesky": Case(
         torch.linalg.cholesky, _positive, _of_cholesky, ours=lambda a: linalg.cholesky_ex(a)[:1]
     ),
-    "inv": Case(torch.linalg.inv, _positive, _of_solve),
+    "inv": Case(torch.linalg.inv, _positive, _of_solve, ours=lambda a: _solved(a, _eye(a))),
+    "solve": Case(
+        lambda a: torch.linalg.solve(a, a[:, :1]),
+        _positive,
+        lambda a, x: a @ x - a[:, :1],
+        ours=lambda a: _solved(a, a[:, :1]),
+    ),
     "matrix_exp": Case(torch.linalg.matrix_exp, lambda a: a / len(a) ** 0.5, None),
 }
 
