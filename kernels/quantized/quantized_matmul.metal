@@ -7,6 +7,7 @@
 #include <metal_stdlib>
 
 #include <kernels/common/matmul.h>
+#include <kernels/quantized/coded_weights.h>
 #include <kernels/quantized/gemv.h>
 #include <kernels/quantized/packed_weights.h>
 #include <kernels/quantized/skinny_gemm.h>
@@ -779,6 +780,90 @@ REGISTER_TILES(bfloat);
 REGISTER_DEEP_TILES(float);
 REGISTER_DEEP_TILES(half);
 REGISTER_DEEP_TILES(bfloat);
+
+#endif
+
+#if defined(__METALOPS_CODED_LINES__) && defined(__HAVE_TENSOR__)
+
+// GEMM with quantised weights that are decoded in registers: lines of weights by rows of x, a tile
+// of LINES x ROWS for each threadgroup. Each 16 lines have a simdgroup for each of SPLITS parts of
+// K, which is a multiple of 64.
+template <typename T, typename Format, int LINES, int ROWS, int SPLITS>
+[[max_total_threads_per_threadgroup(LINES * 2 * SPLITS)]] kernel void quantized_matmul_lines(
+    device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
+    device const uchar* codes [[buffer(2)]], device const uchar* scales [[buffer(3)]],
+    device const T* biases [[buffer(4)]], device const T* bias [[buffer(5)]],
+    device const float* global_scale [[buffer(6)]], device const int64_t* left_index [[buffer(7)]],
+    device const int64_t* right_index [[buffer(8)]], constant QuantizedProduct& p [[buffer(9)]],
+    device ErrorMessages* errors [[buffer(10)]], uint group [[threadgroup_position_in_grid]],
+    uint index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  using namespace mpp::tensor_ops;
+  threadgroup float table[Format::has_table ? packed::kTableSize : 1];
+  if (Format::has_table) {
+    packed::fill_table<Format>(table, index, LINES * 2 * SPLITS);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+  const uint across = (static_cast<uint>(p.columns) + LINES - 1) / LINES;
+  const uint down = (static_cast<uint>(p.rows) + ROWS - 1) / ROWS;
+  const int64_t pair = group / across / down;
+  const PairIndices of = pair_indices(pair, left_index, right_index, p);
+  if (!of.in_range) {
+    REPORT_OUT_OF_RANGE(errors, of, p);
+    return;
+  }
+  const int line = static_cast<int>(group % across) * LINES;
+  const int row = static_cast<int>(group / across % down) * ROWS;
+  const int split = SPLITS == 1 ? 0 : static_cast<int>(simdgroup) / (LINES / 16);
+  const int most = (p.inner / 64 + SPLITS - 1) / SPLITS * 64;
+  const int first = min(split * most, p.inner);
+  const int inner = min(most, p.inner - first);
+  constexpr auto descriptor =
+      matmul2d_descriptor(LINES, ROWS, static_cast<int>(dynamic_extent), false, true, false,
+                          matmul2d_descriptor::mode::multiply_accumulate);
+  matmul2d<descriptor, execution_simdgroups<LINES / 16>> operation;
+  auto x =
+      matmul::tensor_of<false>(matmul::Dense<T>{left + of.left * p.left_matrix, p.inner, false},
+                               row, p.rows - row, first, inner);
+  auto sums =
+      operation.template get_destination_cooperative_tensor<decltype(x), decltype(x), float>();
+  matmul::clear(sums);
+  const auto lines = packed::coded_lines<T, Format>(
+      packed::matrix_of<T>(codes, scales, biases, 1.0f, p.right, of.right), line, p.columns - 1,
+      first, packed::LaneTable{table, lane});
+  ::mpp::tensor_ops::run_coded<SPLITS>(operation, lines, x, inner, sums);
+  if (split == 0) {
+    const packed::FinishLine<T> finish{bias, packed::global_factor(global_scale, p.right), line,
+                                       p.columns - 1, p.has_bias};
+    ::mpp::tensor_ops::store_turned(sums, result + (pair * p.rows + row) * p.columns + line,
+                                    static_cast<int64_t>(p.columns), p.columns - line, p.rows - row,
+                                    finish);
+  }
+}
+
+#define REGISTER_LINES(NAME, T, ...)                                                       \
+  REGISTER_KERNEL("quantized_matmul_lines_32_" #NAME "_" #T, quantized_matmul_lines, T,    \
+                  __VA_ARGS__, 64, 32, 4);                                                 \
+  REGISTER_KERNEL("quantized_matmul_lines_64_" #NAME "_" #T, quantized_matmul_lines, T,    \
+                  __VA_ARGS__, 64, 64, 3);                                                 \
+  REGISTER_KERNEL("quantized_matmul_lines_128_" #NAME "_" #T, quantized_matmul_lines, T,   \
+                  __VA_ARGS__, 64, 128, 2);                                                \
+  REGISTER_KERNEL("quantized_matmul_lines_256_" #NAME "_" #T, quantized_matmul_lines, T,   \
+                  __VA_ARGS__, 64, 256, 1);                                                \
+  REGISTER_KERNEL("quantized_matmul_lines_large_" #NAME "_" #T, quantized_matmul_lines, T, \
+                  __VA_ARGS__, 128, 256, 1)
+#define REGISTER_LINES_OF(T)                    \
+  REGISTER_LINES(int2, T, packed::Integer<2>);  \
+  REGISTER_LINES(int4, T, packed::Integer<4>);  \
+  REGISTER_LINES(int8, T, packed::Integer<8>);  \
+  REGISTER_LINES(mxfp4, T, packed::MXFloat4);   \
+  REGISTER_LINES(nvfp4, T, packed::NVFloat4);   \
+  REGISTER_LINES(mxfp8, T, packed::MXFloat8);   \
+  REGISTER_LINES(nf4, T, packed::NormalFloat4); \
+  REGISTER_LINES(fp4, T, packed::Float4)
+
+REGISTER_LINES_OF(half);
+REGISTER_LINES_OF(bfloat);
 
 #endif
 

@@ -100,6 +100,26 @@ def test_one_row_of_four_bits(sizes, dtype, kernels):
     )
 
 
+@pytest.mark.parametrize("kind", [kind for kind in packing.KINDS if kind[1] in (2, 4, 8)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_many_rows(kind, dtype, kernels):
+    """Rows of every tile and fewer, and lines behind the last."""
+    if not kernel_file.has_warpgroups(torch.empty(0, device="cuda")):
+        pytest.skip("warpgroups, which this GPU does not have, decode weights in registers")
+    for sizes in ((200, 2048), (77, 1024)):
+        weights = packing.quantized(sizes, kind, dtype)
+        there = packing.moved(weights, "cuda")
+        exact = products.wide(weights, kind)
+        bias = packing.make(sizes[:1], dtype, seed=2)
+        for rows in (17, 32, 50, 128, 200, 300):
+            x = packing.make((rows, sizes[1]), dtype, seed=rows)
+            actual = ops.quantized_linear(
+                x.cuda(), *there, bias=bias.cuda(), **packing.keywords(kind)
+            )
+            products.assert_right(actual, x.double() @ exact.T + bias.double(), dtype)
+            assert kernels.pop().startswith("quantized_matmul_lines_")
+
+
 @pytest.mark.parametrize("rows", [1, 5, 20, 40])
 def test_pairs_of_matrices(rows, kernels):
     products.test_pairs_of_matrices("cuda", rows)

@@ -83,6 +83,39 @@ bool has_kernels_of_cpus(const QuantizedProduct& p, const Device& device) {
          p.right.group_shift >= std::countr_zero(kTogether);
 }
 
+// Returns true if weights are decoded in registers while warpgroups multiply them.
+bool are_coded_lines(const QuantizedProduct& p, int64_t pairs, Type type, const Device& device) {
+  constexpr int32_t kDepth = 64;  // elements of K that are decoded together
+  const auto& layout = p.right;
+  const auto bits = layout.bits;
+  const bool has_kernel = layout.format == CodeFormat::kInteger
+                              ? bits == 2 || bits == 4 || bits == 8
+                              : layout.format != CodeFormat::kSigned8;
+  return device.has_warpgroups && has_kernel && type != Type::kFloat && pairs == 1 &&
+         !p.has_left_index && !p.has_right_index && !p.right_transposed &&
+         p.rows > most_rows_of_matrices(device) && layout.is_aligned && p.inner % kDepth == 0;
+}
+
+// Returns the tile of such weights: rows of x by lines of weights. Of few rows, parts of K have
+// warpgroups of their own, so that enough warps decode.
+ProductTile tile_of_coded_lines(const char* format, int64_t rows) {
+  struct Size {
+    const char* name;
+    int64_t rows, lines, threads;
+  };
+  constexpr std::array<Size, 5> kSizes{{{"32_", 32, 64, 512},
+                                        {"64_", 64, 64, 384},
+                                        {"128_", 128, 64, 256},
+                                        {"256_", 256, 64, 128},
+                                        {"large_", 256, 128, 256}}};
+  const auto* size = kSizes.data();
+  while (rows > size->rows && size + 1 != kSizes.data() + kSizes.size()) {
+    ++size;
+  }
+  return {Name("quantized_matmul_lines_") + size->name + format, size->rows, size->lines,
+          size->threads, true};
+}
+
 // Returns the tile of a product, and sets the product's splits.
 ProductTile tile_of(QuantizedProduct& p, int64_t pairs, Type type, const Device& device) {
   const auto* const format = name_of_format(p.right);
@@ -98,6 +131,9 @@ ProductTile tile_of(QuantizedProduct& p, int64_t pairs, Type type, const Device&
   if (!p.right_transposed && p.rows <= most_rows_of_matrices(device) && p.rows > 1 &&
       type != Type::kFloat && p.right.is_aligned && p.inner % 32 == 0) {
     return tile_of_matrices("quantized_matmul_skinny_", format, p.rows);
+  }
+  if (are_coded_lines(p, pairs, type, device)) {
+    return tile_of_coded_lines(format, p.rows);
   }
   if (p.rows > kMostSkinnyRows) {
     return p.rows <= 32 ? ProductTile{"quantized_matmul_tiles_small", 16, 64, 128, true}

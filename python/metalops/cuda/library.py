@@ -23,10 +23,12 @@ from . import constants, device, driver, errors, nvrtc, tensor_argument, texture
 from .function import Argument, Function
 from .texture_argument import tensors_of
 
-# Macros that tell a source about the target: see staged_lines.h, gathered_lines.h and multiply_accumulate.h of include/msl/cuda.
+# Macros that tell a source about the target: see staged_lines.h, gathered_lines.h, coded_lines.h and multiply_accumulate.h of
+# include/msl/cuda.
 DEFINES = (
     "__METALOPS_STAGED_LINES__=1",
     "__METALOPS_GATHERED_LINES__=1",
+    "__METALOPS_CODED_LINES__=1",
     "__METALOPS_MATRIX_PAIRS__=1",
 )
 

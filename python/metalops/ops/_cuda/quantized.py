@@ -11,11 +11,13 @@ from torch import Tensor
 
 from .._formats import gguf as gguf_formats
 from .._formats import quantized as formats
-from . import plan
+from . import kernel_file, plan
 
-# The largest number of rows that are multiplied by weights as they are read: by any kernel, and by simdgroup matrices.
+# The largest number of rows that are multiplied by weights as they are read: by any kernel, and by simdgroup matrices; and by
+# weights that are decoded for each tile of a product. Decoding them once takes less for more rows.
 FEW_ROWS = 8
 _FEW_ROWS_OF_MATRICES = 16
+_MOST_ROWS_OF_LINES = 1024
 _MODES = ("affine", "mxfp4", "mxfp8", "nvfp4", "nf4", "fp4", "int8")  # as plans::QuantizedMode
 
 
@@ -80,11 +82,19 @@ def _are_few(rows: int, x: Tensor, has_matrices: bool) -> bool:
     return rows <= (_FEW_ROWS_OF_MATRICES if by_matrices else FEW_ROWS)
 
 
+def _are_coded_lines(x: Tensor, bits: int, mode: str) -> bool:
+    """Returns true if warpgroups multiply the weights of one matrix while they are decoded: see plans::quantized_matmul()."""
+    pairs, rows, inner = x.shape
+    suits = bits in (2, 4, 8) and mode != "int8" and x.dtype != torch.float32 and inner % 64 == 0
+    return suits and pairs == 1 and rows <= _MOST_ROWS_OF_LINES and kernel_file.has_warpgroups(x)
+
+
 def matmul(
     x, packed, scales, biases, bias, global_scale, left, right, transpose, bits, group_size, mode
 ):
     rows = x.shape[1]
-    if not _are_few(rows, x, transpose) and left is None and right is None:
+    are_few = _are_few(rows, x, transpose) or (transpose and _are_coded_lines(x, bits, mode))
+    if not are_few and left is None and right is None:
         weights = dequantize(
             packed, scales, biases, global_scale, None, bits, group_size, mode, x.dtype
         )

@@ -923,6 +923,7 @@ constexpr bool has_scales() {
 }
 
 }  // namespace msl::msl_impl
+#include <msl/cuda/coded_lines.h>
 #include <msl/cuda/gathered_lines.h>
 #include <msl/cuda/staged_lines.h>
 namespace msl::msl_impl {

@@ -175,12 +175,16 @@ MSL_INLINE void multiply_in_warpgroup(SumOfFactors<T>* sums, abi::u64 a, abi::u6
   MSL_WGMMA_OF_REGISTERS(64, TYPE, "%37", "{%32, %33, %34, %35}, %36, p, 1, 1, %38")
 #define MSL_WGMMA_OF_REGISTERS_128(TYPE) \
   MSL_WGMMA_OF_REGISTERS(128, TYPE, "%69", "{%64, %65, %66, %67}, %68, p, 1, 1, %70")
+#define MSL_WGMMA_OF_REGISTERS_256(TYPE) \
+  MSL_WGMMA_OF_REGISTERS(256, TYPE, "%133", "{%128, %129, %130, %131}, %132, p, 1, 1, %134")
 
 // sums = a b, or += if it `adds`, for a in registers: 16 rows of each warp.
 template <class T, int N, bool RightDeep>
 MSL_INLINE void multiply_registers_in_warpgroup(float* sums, const abi::u32 (&a)[4], abi::u64 b,
                                                 bool adds) {
   constexpr bool is_half = same<T, half>;
+  if constexpr (N == 256 && is_half) MSL_WGMMA_OF_REGISTERS_256("f16");
+  if constexpr (N == 256 && !is_half) MSL_WGMMA_OF_REGISTERS_256("bf16");
   if constexpr (N == 128 && is_half) MSL_WGMMA_OF_REGISTERS_128("f16");
   if constexpr (N == 128 && !is_half) MSL_WGMMA_OF_REGISTERS_128("bf16");
   if constexpr (N == 64 && is_half) MSL_WGMMA_OF_REGISTERS_64("f16");
