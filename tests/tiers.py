@@ -2,7 +2,8 @@
 
 - quick, `-m quick`: at each save, under five minutes on two CPUs. The first CASES cases of each function that has neither
   of the marks below; operators and dtypes of torch's OpInfo tests are cases, too.
-- full, the default: what README and .ci/run run, in under 20 minutes on two CPUs. All but what is marked `nightly`.
+- full, the default: what README and .ci/run run. All but what is marked `nightly`, so that it takes under 20 minutes on two
+  fast CPUs.
 - nightly, `--nightly`: everything else, in parts by `--shard 1/4`. `--all` selects both.
 
 Mark a function `full` if it takes more than a second, for example because it starts a compiler, and `nightly` if it repeats
