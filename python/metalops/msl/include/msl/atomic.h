@@ -160,11 +160,22 @@ MSL_INLINE bool atomic_compare_exchange_weak_explicit(volatile atomic<T>* object
       object, expected, msl_impl::conversion::converted<T>(desired), success, failure);
 }
 
+// Returns by an instruction of the GPU, which cuda/atomic.h has where IS_OF_GPU is true.
+#if defined(__CUDACC_RTC__)
+#define MSL_FETCH_ON_GPU(NAME, IS_OF_GPU)                                                \
+  if constexpr (IS_OF_GPU) {                                                             \
+    return T(msl_support::atomic_fetch_##NAME(const_cast<T*>(&object->value), b,         \
+                                              msl_impl::builtin_order(order)));          \
+  } else
+#else
+#define MSL_FETCH_ON_GPU(NAME, IS_OF_GPU)
+#endif
 #define MSL_FETCH(NAME, ...)                                                            \
   template <class T, class U>                                                           \
   MSL_INLINE T atomic_fetch_##NAME##_explicit(volatile atomic<T>* object, U operand,    \
                                               memory_order order) {                     \
     const T b = msl_impl::conversion::converted<T>(operand);                            \
+    MSL_FETCH_ON_GPU(NAME, is_integral_v<T> && sizeof(T) >= 4)                          \
     return msl_impl::atomic_update(object, order, [=](T a) { return T(__VA_ARGS__); }); \
   }
 #define MSL_FETCH_BUILTIN(NAME, ...)                                                            \
@@ -172,6 +183,7 @@ MSL_INLINE bool atomic_compare_exchange_weak_explicit(volatile atomic<T>* object
   MSL_INLINE T atomic_fetch_##NAME##_explicit(volatile atomic<T>* object, U operand,            \
                                               memory_order order) {                             \
     const T b = msl_impl::conversion::converted<T>(operand);                                    \
+    MSL_FETCH_ON_GPU(NAME, (is_same_v<T, float>))                                               \
     if constexpr (is_integral_v<T> && !is_same_v<T, bool>) {                                    \
       return T(MSL_ATOMIC(fetch_##NAME)(msl_impl::bits_of(object), msl_impl::atomic_bits<T>(b), \
                                         msl_impl::builtin_order(order)));                       \
@@ -188,6 +200,7 @@ MSL_FETCH(max, a < b ? b : a)
 MSL_FETCH(min, b < a ? b : a)
 #undef MSL_FETCH
 #undef MSL_FETCH_BUILTIN
+#undef MSL_FETCH_ON_GPU
 
 // 64-bit minimum and maximum return nothing.
 MSL_INLINE void atomic_max_explicit(volatile atomic<ulong>* object, ulong operand,

@@ -68,6 +68,32 @@ MSL_ATOMIC_FUNCTION(fetch_or, atomicOr, operand)
 MSL_ATOMIC_FUNCTION(fetch_xor, atomicXor, operand)
 #undef MSL_ATOMIC_FUNCTION
 
+// Operations that the compilers' builtins lack and GPUs have: without them, each would be a loop of
+// compare-and-swap.
+#define MSL_ATOMIC_COMPARED(TYPE, AS)                                \
+  MSL_INLINE TYPE atomic_fetch_max(TYPE* at, TYPE value, int order) { \
+    const Fences fences(order);                                      \
+    return TYPE(::atomicMax(reinterpret_cast<AS*>(at), (AS)value));  \
+  }                                                                  \
+  MSL_INLINE TYPE atomic_fetch_min(TYPE* at, TYPE value, int order) { \
+    const Fences fences(order);                                      \
+    return TYPE(::atomicMin(reinterpret_cast<AS*>(at), (AS)value));  \
+  }
+MSL_ATOMIC_COMPARED(int, int)
+MSL_ATOMIC_COMPARED(u32, unsigned)
+MSL_ATOMIC_COMPARED(long, long long)
+MSL_ATOMIC_COMPARED(u64, unsigned long long)
+#undef MSL_ATOMIC_COMPARED
+
+// In device memory, subnormal operands and sums are zero, as Metal permits.
+MSL_INLINE float atomic_fetch_add(float* at, float operand, int order) {
+  const Fences fences(order);
+  return ::atomicAdd(at, operand);
+}
+MSL_INLINE float atomic_fetch_sub(float* at, float operand, int order) {
+  return atomic_fetch_add(at, -operand, order);
+}
+
 MSL_INLINE bool atomic_compare_exchange_n(u32* at, u32* expected, u32 desired, bool, int order,
                                           int) {
   const Fences fences(order);
