@@ -3,8 +3,10 @@
 // of range is reported to the host, and nothing is read or written for it.
 //
 // Reductions sort the places, so that the items of one place are a run, and reduce runs in their
-// order: results are the same each time, whatever the dtype and alignment, and no atomics are
-// needed.
+// order: results are the same each time, whatever the dtype and alignment. Sorting is what takes
+// the time of items of few elements: sums of these in 32 bits are added by atomics, in any order,
+// unless torch must be deterministic.
+#include <c10/metal/atomic.h>
 #include <c10/metal/error.h>
 #include <metalops/register_kernel.h>
 #include <metalops/strided.h>
@@ -115,6 +117,31 @@ kernel void scatter_copy(device T* self [[buffer(0)]], constant T* source [[buff
       element_at(self, to + byte) = element_at(source, from + byte);
     }
   }
+}
+
+// Adds items to their places by atomics.
+template <typename T>
+kernel void scatter_add(device T* self [[buffer(0)]], constant T* source [[buffer(1)]],
+                        device const long* places [[buffer(2)]],
+                        constant ScatterParameters& p [[buffer(3)]],
+                        constant StridedLayout<1>& items [[buffer(4)]],
+                        constant StridedLayout<2>& columns [[buffer(5)]],
+                        uint2 position [[thread_position_in_grid]],
+                        uint2 grid [[threads_per_grid]]) {
+  typedef c10::metal::AtomicType<T> Atomic;
+  const int64_t index = thread_index(position, grid);
+  if (index >= p.items * columns.count) {
+    return;
+  }
+  const auto part = scatter_part(index, p.items, columns.count, p.items_first != 0);
+  const int64_t place = places[part.item];
+  if (place < 0) {
+    return;
+  }
+  const auto offsets = offsets_of(part.column, columns);
+  device T* const to = &element_at(self, place + offsets[0]);
+  Atomic::atomic_add(reinterpret_cast<device typename Atomic::type*>(to), 0,
+                     element_at(source, offsets_of(part.item, items)[0] + offsets[1]));
 }
 
 // ---- reductions ---------------------------------------------------------------------------------
@@ -366,6 +393,8 @@ kernel void scatter_runs(device T* self [[buffer(0)]],
 
 REGISTER_KERNEL("scatter_places_long", scatter_places, long);
 REGISTER_KERNEL("scatter_places_int", scatter_places, int);
+REGISTER_KERNEL("scatter_add_float", scatter_add, float);
+REGISTER_KERNEL("scatter_add_int", scatter_add, int);
 
 #define REGISTER_WIDTH(T)                                                 \
   REGISTER_KERNEL("scatter_copy_" #T, scatter_copy, T);                   \

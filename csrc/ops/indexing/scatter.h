@@ -37,9 +37,10 @@ struct ScatterReduction {
 // default any of them does.
 METALOPS_HIDDEN void copy_items(const ScatterItems& to, bool is_ordered);
 
-// Reduces the items of each place, in their order. Raises NotImplementedError for dtypes that
+// Reduces the items of each place. is_ordered: in their order, so that results are the same each
+// time; otherwise sums may be added in any order. Raises NotImplementedError for dtypes that
 // cannot be. name: the operator's.
 METALOPS_HIDDEN void reduce_items(const char* name, const ScatterItems& to,
-                                  const ScatterReduction& reduction);
+                                  const ScatterReduction& reduction, bool is_ordered = true);
 
 }  // namespace metalops

@@ -105,6 +105,16 @@ at::ScalarType reduced_type(at::ScalarType type) {
                                                           : at::kFloat;
 }
 
+// Returns true if items are to be added by atomics, without sorting their places, which takes the
+// time of many elements of an item.
+bool are_added_by_atomics(const ScatterItems& to, const ScatterReduction& reduction,
+                          int64_t columns) {
+  constexpr int64_t kMostColumns = 8;
+  const auto type = to.items.scalar_type();
+  return reduction.operation == kScatterSum && !reduction.is_mean && reduction.has_self &&
+         (type == at::kFloat || type == at::kInt) && columns <= kMostColumns;
+}
+
 }  // namespace
 
 void copy_items(const ScatterItems& to, bool is_ordered) {
@@ -124,16 +134,23 @@ void copy_items(const ScatterItems& to, bool is_ordered) {
                  order.places, order.order, p, items, columns);
 }
 
-void reduce_items(const char* name, const ScatterItems& to, const ScatterReduction& reduction) {
+void reduce_items(const char* name, const ScatterItems& to, const ScatterReduction& reduction,
+                  bool is_ordered) {
   const auto type = to.items.scalar_type();
   check_dtype(can_be_reduced(type, reduction.operation), name, type);
   auto p = parameters_of(to);
+  const auto items = row_major_layout<1>({to.items});
+  auto columns = row_major_layout<2>({to.self_columns, to.columns});
+  if (!is_ordered && are_added_by_atomics(to, reduction, columns.count)) {
+    launch_threads(scatter_kernels(), typed_kernel("scatter_add_", type),
+                   static_cast<uint64_t>(p.items * columns.count), to.self_columns, to.items,
+                   to.places, p, items, columns);
+    return;
+  }
   p.operation = reduction.operation;
   p.is_mean = reduction.is_mean ? 1 : 0;
   p.has_self = reduction.has_self ? 1 : 0;
   const auto order = sorted(to.places);
-  const auto items = row_major_layout<1>({to.items});
-  auto columns = row_major_layout<2>({to.self_columns, to.columns});
   const auto partials = at::empty({p.spans > 1 ? 2 * p.spans * columns.count : 1},
                                   to.items.options().dtype(reduced_type(type)));
   const bool are_packs = is_metal_float(type) && has_packs(to, items, columns, kPack);
@@ -232,11 +249,11 @@ void check_copied(const char* name, at::ScalarType type) {
   check_dtype(type != at::kComplexHalf && !at::isBarebonesUnsignedType(type), name, type);
 }
 
-// reduction: none to copy, in the order of the items if is_ordered.
+// reduction: none to copy. is_ordered: in the order of the items.
 void write_items(const char* name, const ScatterItems& to,
                  const std::optional<ScatterReduction>& reduction, bool is_ordered) {
   if (reduction) {
-    reduce_items(name, to, *reduction);
+    reduce_items(name, to, *reduction, is_ordered);
   } else {
     check_copied(name, to.items.scalar_type());
     copy_items(to, is_ordered);
@@ -336,7 +353,7 @@ Tensor& index_add_out(const Tensor& self, int64_t dim, const Tensor& index, cons
   const bool is_one = factor.equal(1);
   write_rows("index_add", out, at::maybe_wrap_dim(dim, self.dim()), index,
              is_one ? source : source.mul(factor), /*wraps=*/false, ScatterReduction{},
-             /*is_ordered=*/true);
+             must_be_ordered());
   return out;
 }
 
@@ -594,8 +611,9 @@ Tensor& index_put_(Tensor& self, const OptionalTensors& indices, const Tensor& v
   if (!to.places.defined()) {
     return self;
   }
+  // Sums are always ordered, as by torch on CUDA.
   write_items("index_put_", to, accumulate ? std::optional(ScatterReduction{}) : std::nullopt,
-              must_be_ordered());
+              accumulate || must_be_ordered());
   return self;
 }
 

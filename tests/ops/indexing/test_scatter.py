@@ -8,6 +8,7 @@ import torch
 from metalops import debug, fixes, testing
 from metalops.testing.samples import FLOATS, INTEGERS, layouts, make, to_device
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_utils import DeterministicGuard
 
 from ..aten import assert_refused_as_on_the_cpu, kernels_of
 
@@ -121,7 +122,7 @@ def test_parts_of_a_source_and_of_self():
 
 
 @pytest.mark.parametrize("places", [1, 3, 40, 5000])
-def test_runs_of_every_length(places):
+def test_runs_of_every_length(places, deterministic):
     """Runs lie in a span of items, begin in one and end in another, and fill several."""
     for items in (1, 31, 32, 33, 500, 3000):
         index = _index(items, places, items)
@@ -136,11 +137,44 @@ def test_runs_of_every_length(places):
         )
 
 
-def test_sums_are_the_same_each_time_and_half_precision_is_added_in_float():
+@pytest.fixture
+def deterministic():
+    with DeterministicGuard(True):
+        yield
+
+
+def test_deterministic_sums_are_the_same_each_time(deterministic):
     index = torch.zeros(4096, dtype=torch.int64)
     source = make((4096,), torch.float32, low=0, high=1)
     sums = {torch.zeros(2, device="mps").index_add_(0, index.to("mps"), source.to("mps"))[0].item() for _ in range(5)}  # fmt: skip
     assert len(sums) == 1
+
+
+@pytest.mark.parametrize("columns", [1, 3, 8, 9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32], ids=str)
+def test_few_elements_are_added_by_atomics(dtype, columns, tmp_path):
+    """Sums are exact in any order. Rows of more elements are sorted, and all items where algorithms are to be deterministic."""
+    index = _index(3000, 40).to("mps")
+    memory = make((2, 3000, columns), dtype, low=-1000, high=1000).trunc_().to("mps")
+    expected = torch.ones(40, columns, dtype=dtype).index_add_(0, index.cpu(), memory[1].cpu())
+    calls = (
+        lambda x: x.index_add_(0, index, memory[1]),
+        lambda x: x.scatter_add_(0, index[:, None].expand(3000, columns), memory[1]),
+        lambda x: x.index_put_((index,), memory[1], accumulate=True),
+    )
+    for call in calls:
+        for is_deterministic in (False, True):
+            with DeterministicGuard(is_deterministic):
+                x = torch.ones(columns, 40, dtype=dtype, device="mps").t()
+                _, kernels = kernels_of(lambda f=call, x=x: f(x), tmp_path)
+            is_atomic = columns <= 8 and not is_deterministic and call is not calls[2]
+            assert any(name.startswith("scatter_add_") for name in kernels) == is_atomic
+            assert any(name.startswith("scatter_spans_") for name in kernels) != is_atomic
+            assert torch.equal(x.cpu(), expected)
+
+
+def test_half_precision_is_added_in_float():
+    index = torch.zeros(4096, dtype=torch.int64)
     ones = torch.ones(4096, dtype=torch.float16, device="mps")
     assert torch.zeros_like(ones).index_add_(0, index.to("mps"), ones)[0].item() == 4096
 
@@ -433,7 +467,7 @@ def test_rows_are_copied_in_packs(rows, dtype):
 
 @pytest.mark.parametrize("rows", ROWS, ids=str)
 @by_dtype(torch.float32, torch.float16, torch.bfloat16)
-def test_rows_are_reduced_in_packs(rows, dtype, tmp_path):
+def test_rows_are_reduced_in_packs(rows, dtype, tmp_path, deterministic):
     columns, gap, of_source, of_self = rows
     index = _index(300, 5)  # runs longer than a thread's span
     source, self = (
