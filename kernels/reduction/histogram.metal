@@ -28,6 +28,8 @@ inline int64_t edges_before(float x, device const T* edges, int64_t begin, int64
   return begin;
 }
 
+constant constexpr int64_t kManyBins = int64_t(1) << 30;
+
 // Returns the bin of a coordinate, or -1 if it is outside of all. NaN is outside.
 template <typename T>
 inline int64_t bin_of(T value, constant HistogramAxis& axis, device const T* all_edges,
@@ -45,8 +47,9 @@ inline int64_t bin_of(T value, constant HistogramAxis& axis, device const T* all
     bin = edges_before(x, edges, 0, axis.bins + 1) - 1;
   } else {
     const float width = high * axis.scale - low * axis.scale;
-    bin = static_cast<int64_t>((x * axis.scale - low * axis.scale) * static_cast<float>(axis.bins) /
-                               width);
+    const float at = (x * axis.scale - low * axis.scale) * static_cast<float>(axis.bins) / width;
+    // GPUs convert to 32 bits many times as fast.
+    bin = axis.bins < kManyBins ? static_cast<int32_t>(at) : static_cast<int64_t>(at);
     if (method == kHistogramNear) {
       bin = edges_before(x, edges, max(bin - 1, 0l), min(bin + 2, axis.bins + 1)) - 1;
     }
@@ -116,13 +119,14 @@ kernel void histogram_count(device atomic_uint* counts [[buffer(0)]],
     atomic_store_explicit(&slots[i], 0, memory_order_relaxed);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
+  const uint copy = copies > 0 ? thread_index % copies : 0;  // not in the loop: it is a division
   const int64_t step = static_cast<int64_t>(groups) * kHistogramThreads;
   for (int64_t i = static_cast<int64_t>(group) * kHistogramThreads + thread_index;
        i < samples.count; i += step) {
     const int64_t place = place_of_sample(self, edges, offsets_of(i, samples)[0], p);
     if (place >= 0 && copies > 0) {
-      const uint slot = static_cast<uint>(place) * copies + thread_index % copies;
-      atomic_fetch_add_explicit(&slots[slot], 1, memory_order_relaxed);
+      atomic_fetch_add_explicit(&slots[static_cast<uint>(place) * copies + copy], 1,
+                                memory_order_relaxed);
     } else if (place >= 0) {
       add_to(counts + 2 * place, 1);
     }

@@ -127,7 +127,7 @@ Tensor images_of(const Tensor& input, const Tensor& points) {
 // Divides the channels of a point among threads: adjacent ones where they are adjacent in memory,
 // otherwise only as many as keep a GPU busy.
 void set_lanes(GridSamplerParameters& p, const Tensor& input, int64_t points) {
-  constexpr int64_t kBusy = int64_t{1} << 16;
+  constexpr int64_t kBusy = int64_t{1} << 18;
   constexpr int64_t kLeastLanes = 32;
   constexpr int64_t kOfLane = 4;  // channels, if there are many
   p.channels_first = p.channels >= kLeastLanes / 2 && input.stride(1) == 1 ? 1 : 0;

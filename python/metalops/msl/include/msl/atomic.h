@@ -162,10 +162,10 @@ MSL_INLINE bool atomic_compare_exchange_weak_explicit(volatile atomic<T>* object
 
 // Returns by an instruction of the GPU, which cuda/atomic.h has where IS_OF_GPU is true.
 #if defined(__CUDACC_RTC__)
-#define MSL_FETCH_ON_GPU(NAME, IS_OF_GPU)                                                \
-  if constexpr (IS_OF_GPU) {                                                             \
-    return T(msl_support::atomic_fetch_##NAME(const_cast<T*>(&object->value), b,         \
-                                              msl_impl::builtin_order(order)));          \
+#define MSL_FETCH_ON_GPU(NAME, IS_OF_GPU)                                        \
+  if constexpr (IS_OF_GPU) {                                                     \
+    return T(msl_support::atomic_fetch_##NAME(const_cast<T*>(&object->value), b, \
+                                              msl_impl::builtin_order(order)));  \
   } else
 #else
 #define MSL_FETCH_ON_GPU(NAME, IS_OF_GPU)

@@ -70,14 +70,14 @@ MSL_ATOMIC_FUNCTION(fetch_xor, atomicXor, operand)
 
 // Operations that the compilers' builtins lack and GPUs have: without them, each would be a loop of
 // compare-and-swap.
-#define MSL_ATOMIC_COMPARED(TYPE, AS)                                \
+#define MSL_ATOMIC_COMPARED(TYPE, AS)                                 \
   MSL_INLINE TYPE atomic_fetch_max(TYPE* at, TYPE value, int order) { \
-    const Fences fences(order);                                      \
-    return TYPE(::atomicMax(reinterpret_cast<AS*>(at), (AS)value));  \
-  }                                                                  \
+    const Fences fences(order);                                       \
+    return TYPE(::atomicMax(reinterpret_cast<AS*>(at), (AS)value));   \
+  }                                                                   \
   MSL_INLINE TYPE atomic_fetch_min(TYPE* at, TYPE value, int order) { \
-    const Fences fences(order);                                      \
-    return TYPE(::atomicMin(reinterpret_cast<AS*>(at), (AS)value));  \
+    const Fences fences(order);                                       \
+    return TYPE(::atomicMin(reinterpret_cast<AS*>(at), (AS)value));   \
   }
 MSL_ATOMIC_COMPARED(int, int)
 MSL_ATOMIC_COMPARED(u32, unsigned)
