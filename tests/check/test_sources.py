@@ -8,7 +8,7 @@ import os
 import re
 
 import pytest
-from metalops.msl.check import check_source
+from metalops.msl.check import check_source, compiled, opencl
 from metalops.msl.check.cli import main
 from metalops.msl.source.preprocess import torch_include
 
@@ -110,7 +110,16 @@ def _python_files():
         )
 
 
+@pytest.fixture(params=["rules", pytest.param("compilers", marks=pytest.mark.nightly)])
+def opinions(request, monkeypatch):
+    """Our rules alone, or those of g++ and clang too, which take longer. g++ has compiled our kernels when it built them."""
+    if request.param == "rules":
+        for compiler in (compiled, opencl):
+            monkeypatch.setattr(compiler, "check", lambda *_: [])
+
+
 @pytest.mark.full
+@pytest.mark.usefixtures("opinions")
 @pytest.mark.parametrize(
     ("folder", "suffix"),
     [
