@@ -15,14 +15,20 @@ from .pages import PAGES, PROGRAMS, blocks, run
 __all__ = ["recorder"]
 
 ON_CUDA = "docs/cuda.md"
-# They build extensions, run programs under sanitizers or in several processes, or import transformers.
+# They take more than two seconds: build extensions, run programs under sanitizers or in several processes, import
+# transformers, or compile many kernels.
 LONG = {
+    "docs/ci.md",
     "docs/distributed.md",
     "docs/gguf.md",
+    "docs/linear_algebra.md",
     "docs/mac_extensions.md",
     "docs/operator.md",
     "docs/operators_in_depth.md",
+    "docs/quantised.md",
     "docs/sanitizers.md",
+    "docs/traces.md",
+    "docs/wrong_results.md",
 }
 # What the page on the checker lets it find.
 WRONG = {"scale.metal"}
