@@ -8,7 +8,9 @@ import pytest
 import torch
 from metalops import build
 
-pytestmark = pytest.mark.full  # builds an extension
+pytestmark = (
+    pytest.mark.nightly
+)  # builds an extension, as tests/building/test_load.py does in the full tier
 
 FOLDER = Path(__file__).parent / "defined"
 
