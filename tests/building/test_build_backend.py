@@ -170,7 +170,7 @@ def parts(requirement):
     return set(re.findall(r"[\w.*]+|[<>=]=? *[\w.*]+", requirement))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_metadata_of_a_wheel_name_the_torch_that_it_was_built_with(tmp_path):
     result = run("-c", METADATA, tmp_path)
     assert result.returncode == 0, result.stderr

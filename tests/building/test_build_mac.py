@@ -488,7 +488,7 @@ PyMODINIT_FUNC PyInit_only_for_macs() { return PyModule_Create(&module); }
 """
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_setup_py_for_macs_is_built_unmodified(tmp_path):
     for name, text in (("setup.py", SETUP), ("module.cpp", MODULE), ("one.metal", ONE)):
         (tmp_path / name).write_text(text)

@@ -176,6 +176,7 @@ def test_every_command_has_a_short_run():
     assert {a[0] for a in SHORT if a and a[-1] != "--help"} | others >= set(__main__.COMMANDS)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("at_once", [True, False], ids=["at once", "kept"])
 @pytest.mark.parametrize("code", [errno.EPIPE, errno.ENOSPC], ids=["pipe", "full"])
 @pytest.mark.parametrize("arguments", SHORT, ids=" ".join)
@@ -191,7 +192,7 @@ def test_standard_output_fails(arguments, code, at_once, files, monkeypatch, cap
     assert (status, printed) == (1, "" if code == errno.EPIPE else sentence)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_names_that_are_no_text_are_written_as_they_are(files):
     name = b"caf\xe9.metal"
     with open(os.path.join(os.fsencode(files), name), "w") as stream:

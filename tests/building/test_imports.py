@@ -113,6 +113,6 @@ print(other.ops.softcap(x.grad, 1.0).shape)
 """
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_package_may_be_reloaded_and_imported_again():
     assert _printed(_AGAIN) == "torch.Size([1, 1, 2, 4])\n"

@@ -133,8 +133,7 @@ assert torch.equal(torch.ops.first_extension.twice(x).cpu(), 2 * x.cpu())
 """
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform == "darwin", reason="load makes no prebuilt library on macOS")
 @pytest.mark.parametrize("damage", ["removed", "overwritten"])
 def test_the_embedded_source_serves_when_the_prebuilt_library_does_not(first, tmp_path, damage):
@@ -199,7 +198,7 @@ build.load("killed", [sys.argv[1]], build_directory=sys.argv[2])
 """
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_build_that_was_killed_keeps_no_other_from_building(tmp_path, monkeypatch):
     """It was killed holding our lock and torch's."""
     from torch.utils import cpp_extension

@@ -178,7 +178,7 @@ def test_info_says_what_is_there(tree):
     assert "NVRTC" in result.stdout
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_front_end_works(tree):
     (tree / "good.metal").write_text("kernel void k(device float* x) { x[0] = 1; }\n")
     (tree / "bad.metal").write_text("kernel void k(device float* x) { x[0] = missing; }\n")

@@ -105,8 +105,7 @@ def import_with(*arguments):
     )
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("build", ["", "13.0"])
 def test_a_build_for_one_torch_is_not_imported_with_another(build):
     other = _another(_build_info.TORCH_VERSION)
@@ -115,7 +114,7 @@ def test_a_build_for_one_torch_is_not_imported_with_another(build):
     assert result.stderr.splitlines()[-1] == f"ImportError: {_compiled.problem(other)}"
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_with_a_gpu_of_nvidia_the_parts_that_are_not_compiled_are_imported():
     other = _another(_build_info.TORCH_VERSION)
     result = import_with(other, "13.0", "GPU")

@@ -156,7 +156,7 @@ def test_a_run_without_stand_ins_says_so(suite):
 
 
 @software
-@pytest.mark.full
+@pytest.mark.nightly
 def test_stand_ins_of_other_processes_are_reported(pytester):
     pytester.makepyfile(STANDINS)
     result = pytester.runpytest_subprocess(

@@ -70,7 +70,7 @@ for call in (
 """
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_without_a_compiler_what_is_built_runs_and_the_rest_says_what_to_install(tmp_path):
     messages = run(WITHOUT_COMPILER, tmp_path).splitlines()
     assert len(messages) == 3

@@ -146,7 +146,7 @@ def fork(function):
     return os.waitpid(child, 0)[1]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.full
 @pytest.mark.parametrize("work", WORK, ids=[work.__name__ for work in WORK])
 def test_children_run_operators_while_another_thread_works(work):

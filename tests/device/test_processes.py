@@ -58,6 +58,7 @@ def test_import_order(beforehand):
     assert lines == []
 
 
+@pytest.mark.nightly
 def test_importing_twice_changes_nothing():
     result = run(
         "import torch, metalops, importlib\n"
@@ -69,22 +70,28 @@ def test_importing_twice_changes_nothing():
     assert result.returncode == 0, result.stderr
 
 
-def test_fallback_serves_operators_that_stock_lacks():
-    code = (
-        "import torch, metalops\n"
-        "x = torch.zeros(3, device='mps')\n"
-        "y = torch.ops.aten._test_optional_floatlist(x, [1.0, 1.0, 1.0])\n"
-        "assert y.device.type == 'mps', y.device\n"
-        "print(y.sum().item())\n"
-    )
-    refused = run(code)
+CALL_WHAT_STOCK_LACKS = """
+import torch, metalops
+x = torch.zeros(3, device='mps')
+y = torch.ops.aten._test_optional_floatlist(x, [1.0, 1.0, 1.0])
+assert y.device.type == 'mps', y.device
+print(y.sum().item())
+"""
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("environment", [{}, {"PYTORCH_ENABLE_MPS_FALLBACK": "0"}], ids=str)
+def test_operators_that_stock_lacks_are_refused(environment):
+    refused = run(CALL_WHAT_STOCK_LACKS, **environment)
     assert "NotImplementedError: The operator 'aten::_test_optional_floatlist'" in refused.stderr
-    served = run(code, PYTORCH_ENABLE_MPS_FALLBACK="1")
+
+
+def test_fallback_serves_operators_that_stock_lacks():
+    served = run(CALL_WHAT_STOCK_LACKS, PYTORCH_ENABLE_MPS_FALLBACK="1")
     assert served.returncode == 0, served.stderr
     assert served.stdout.split() == ["3.0"]
     warning = "The operator 'aten::_test_optional_floatlist' is not currently supported on the MPS backend and will fall"
     assert warning in served.stderr
-    assert run(code, PYTORCH_ENABLE_MPS_FALLBACK="0").returncode != 0
 
 
 def test_the_fallback_to_the_cpu_makes_no_tensors_that_mps_has_not():
@@ -112,16 +119,17 @@ def test_high_watermark_of_the_environment():
     assert run(code, PYTORCH_MPS_HIGH_WATERMARK_RATIO="0.0").stdout.strip() == ""
 
 
-def test_low_watermark_of_the_environment_bounds_kept_memory():
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("mib, kept", [(130, "128"), (512, "256"), (0, "256"), (32, "0")])
+def test_low_watermark_of_the_environment_bounds_kept_memory(mib, kept):
+    """0 is no bound."""
     code = (
         "import torch, metalops\n"
         "del [torch.empty(1 << 26, dtype=torch.uint8, device='mps') for _ in range(4)][0]\n"
         "print(torch.mps.driver_allocated_memory() - torch.mps.current_allocated_memory() >> 20)\n"
     )
-    for mib, kept in [(32, "0"), (130, "128"), (512, "256")]:
-        ratio = str(mib * 2**20 / torch.mps.recommended_max_memory())
-        assert run(code, PYTORCH_MPS_LOW_WATERMARK_RATIO=ratio).stdout.strip() == kept
-    assert run(code, PYTORCH_MPS_LOW_WATERMARK_RATIO="0.0").stdout.strip() == "256"
+    ratio = str(mib * 2**20 / torch.mps.recommended_max_memory())
+    assert run(code, PYTORCH_MPS_LOW_WATERMARK_RATIO=ratio).stdout.strip() == kept
 
 
 @pytest.mark.sampled(12)
@@ -144,6 +152,7 @@ def test_an_invalid_watermark_raises_at_the_first_allocation(which, ratio):
     assert result.stderr == ""
 
 
+@pytest.mark.nightly
 def test_a_memory_fraction_stands_in_for_an_invalid_high_watermark():
     code = (
         "import torch, metalops\n"

@@ -36,7 +36,7 @@ def test_nothing_is_found_where_there_is_no_fault():
         assert state == "absent", name
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_each_planted_fault_that_ends_the_process_is_found_and_its_fix_cures_it():
     found = examine(ENDS, plant=ENDS)
     assert _states(found) == {name: "opt-in" if FAULTS[name].fix else "present" for name in ENDS}

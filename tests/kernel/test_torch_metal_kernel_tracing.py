@@ -67,6 +67,7 @@ def test_export_keeps_one_node_and_the_program_runs(device, tmp_path):
     torch.testing.assert_close(torch.export.load(path).module()(x), Model()(x))
 
 
+@pytest.mark.nightly
 def test_an_exported_program_runs_in_a_fresh_process(tmp_path):
     x = torch.randn(4, device="mps")
     torch.export.save(torch.export.export(Model(), (x,)), tmp_path / "model.pt2")
@@ -191,15 +192,23 @@ def test_the_operator_of_a_kernel_with_a_gradient():
     assert torch.autograd.gradgradcheck(run, inputs)
 
 
-def test_backward_without_a_function_is_an_error_that_names_the_kernel():
-    for device in ("cpu", "mps"):
-        x = torch.randn(4, device=device, requires_grad=True)
-        for model in (Model(), torch.compile(Model(), backend="inductor")):
-            out = model(x)
-            with pytest.raises(NotImplementedError, match="'scaled_pair' has no backward function"):
-                out.sum().backward()
-        with torch.no_grad():
-            assert not Model()(x).requires_grad
+@pytest.mark.parametrize(
+    ("device", "backend"),
+    [
+        ("cpu", "aot_eager"),
+        # Starts a compiler of C++, which takes seconds.
+        pytest.param("cpu", "inductor", marks=pytest.mark.nightly),
+        ("mps", "inductor"),
+    ],
+)
+def test_backward_without_a_function_is_an_error_that_names_the_kernel(device, backend):
+    x = torch.randn(4, device=device, requires_grad=True)
+    for model in (Model(), torch.compile(Model(), backend=backend)):
+        out = model(x)
+        with pytest.raises(NotImplementedError, match="'scaled_pair' has no backward function"):
+            out.sum().backward()
+    with torch.no_grad():
+        assert not Model()(x).requires_grad
 
 
 def _product(x: Tensor, y: Tensor, power: int) -> Tensor:

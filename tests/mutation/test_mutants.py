@@ -143,7 +143,7 @@ def test_the_tests_notice_what_is_deleted(family, text, count):
     assert result.stdout.splitlines()[-1] == f"{count} killed"
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_family_that_is_not_there():
     result = _run("nothing")
     assert result.returncode == 1

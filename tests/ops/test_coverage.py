@@ -76,7 +76,7 @@ print(*[_status(f"aten::later_{key}", {}, {}) for key in ("CPU", "SparseCPU")])
 """
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_what_a_later_torch_has_for_the_cpu_alone_is_missing():
     command = [sys.executable, "-c", LATER_OPERATORS]
     result = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -60,6 +60,7 @@ def run(text, folder, *options):
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize("processes", [0, 1])
 def test_warnings_of_other_plugins_stop_nothing(processes, tmp_path):
