@@ -63,7 +63,7 @@ def test_generated_calls(seed, body, monkeypatch):
     assert has_launched("attention_grad_query", "attention_grad_key_value", "attention_statistics")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("features", "values"), [(1, 1), (40, 24), (2, 5), (64, 128), (96, 96), (255, 129)]
@@ -134,7 +134,7 @@ def test_pages(size):
     assert has_launched("attention_decode_float_float_4_64")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("queries", [1, 3, 40])
 @pytest.mark.parametrize("name", ["window", "softcap", "sinks", "slopes"])
 def test_options_of_pages(name, queries):

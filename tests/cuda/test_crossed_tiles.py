@@ -89,7 +89,7 @@ def test_gradients(product):
     assert launched == ["crossed", "crossed"]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_in_place_and_results_of_other_dtypes(product):
     x, y = whole(64, 64), whole(64, 64)
     expected = x * x.t() + y
@@ -105,8 +105,7 @@ def test_in_place_and_results_of_other_dtypes(product):
     assert launched == ["crossed"] * 4
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["swiglu", "fma", "silu_and_mul"])
 def test_operators_and_their_gradients(name):
     elsewhere = pointwise.declared[name].elsewhere

@@ -157,7 +157,7 @@ def test_gradients(squares, hypotenuse):
     torch.testing.assert_close(second, 12 * x.detach() ** 2 + 4)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_several_results_and_other_dtypes():
     both = functor(
         ("x + y", "x - y"),

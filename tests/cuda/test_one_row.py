@@ -28,7 +28,7 @@ def on_the_software_device(monkeypatch):
     use_built_kernels(monkeypatch)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("dtype", packing.FLOATS, ids=str)
 @pytest.mark.parametrize("with_bias", [False, True])
@@ -85,7 +85,7 @@ def of_rows(rows):
 
 
 # The last lanes have nothing of 512 and of 1,152 elements.
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("rows", [2, 8, 9, 16])
 def test_up_to_sixteen_rows_are_multiplied_by_simdgroup_matrices(rows):
     for name in ("Q8_0", "Q5_K"):
@@ -103,7 +103,7 @@ def test_up_to_sixteen_rows_are_multiplied_by_simdgroup_matrices(rows):
     products.assert_right(actual, x.double() @ wide.T, torch.half)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("kind", packing.KINDS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16], ids=str)
 def test_sixteen_rows_of_every_format(kind, dtype):
@@ -121,7 +121,7 @@ def test_sixteen_rows_of_every_format(kind, dtype):
     products.assert_right(actual[0], x[0].double() @ products.wide(weights, kind).T, dtype)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_K", "Q6_K", "IQ4_NL", "IQ4_XS"])
 def test_sixteen_rows_of_files(name):
     kernel = linear_of_a_file(name, 11, (43, 768), torch.half)

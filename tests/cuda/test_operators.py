@@ -38,7 +38,7 @@ def assert_close(ours, expected):
     torch.testing.assert_close(ours, expected, rtol=1e-2 if is_low else 1e-5, atol=1e-5)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.full
 @each_operator
 def test_results_are_computed_by_one_kernel(name):
@@ -51,7 +51,7 @@ def test_results_are_computed_by_one_kernel(name):
         assert_close(result, cpu.operator.functional(*inputs, *NUMBERS.get(name, [])))
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @each_operator
 def test_layouts(name):
     cuda, cpu = both(name)
@@ -71,7 +71,7 @@ def test_layouts(name):
         assert_close(out, expected.half().contiguous())
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.full
 @pytest.mark.parametrize(
     "name", [n for n, d in pointwise.declared.items() if d.elsewhere["CUDA"].backward]

@@ -82,8 +82,7 @@ def test_transpositions_steps_and_destinations(part):
     compiled("".join(p.text() for p in test_matmul2d.TRANSPOSED[part::4]))
 
 
-@pytest.mark.full
-@pytest.mark.sampled(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize("layout", ["apple10", "apple8", "scramble"])
 def test_cooperative_tensors_reductions_and_conversions(layout):
     here = test_cooperative_tensors
@@ -102,8 +101,7 @@ def test_tensors_and_formats_of_numbers():
     compiled(test_scale_planes.EXTREMES, language="4.1")
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "scope", ["execution_simdgroup", "execution_simdgroups<4>", "execution_thread"]
 )
@@ -139,7 +137,7 @@ def test_operations_share_a_block_s_memory_with_the_kernel_s_own():
     assert Library(source).compile("sm_90")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("factor", ["half", "bfloat"])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_products_of_threadgroups_are_staged_for_tensor_cores(factor, transposed):

@@ -37,6 +37,7 @@ def assert_all_compile(source, constants=None):
     assert text.count(".entry msl_kernel_") == len(library.kernel_names) > 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", SOURCES, ids=lambda function: function.__name__)
 def test_every_operation_compiles(function):
     """All kinds of textures in one source, with float and half or integers."""
