@@ -300,14 +300,14 @@ def test_atomic_functions_saturate(each_compiler):
     assert unsigned_out.tolist() == [0, 1]
 
 
-@pytest.mark.full
-@pytest.mark.sampled(2)
+@pytest.mark.nightly
 def test_conversions_saturate_in_group_loops(each_compiler):
     check(
         ["uchar", "int"], "float", {**FORMS, **IMPLICIT}, meeting=MEETING["group"], engine="group"
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize("argument", ["x", "y", "simd_max(x)", "x * 1.0f"])
 def test_arguments_of_functions_in_which_threads_meet_saturate(argument):

@@ -220,7 +220,7 @@ def at_limit(cases):
     return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_time_limit_ends_what_does_not_end(cases):
     results, errors = at_limit(cases)
     assert len(results) == len(cases), errors

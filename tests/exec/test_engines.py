@@ -78,7 +78,7 @@ def _small(measured, dtype):
     measured.ours(*inputs, out)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("measured", gather("BENCHMARKS"), ids=lambda measured: measured.name)
 def test_operators_are_the_same_on_every_engine(measured):
     with compared() as record:

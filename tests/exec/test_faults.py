@@ -50,7 +50,7 @@ print("went on")
 """
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("engine", "kernel", "before", "threads"),
@@ -73,7 +73,7 @@ def test_a_fault_names_kernel_engine_and_sanitizer(engine, kernel, before, threa
     assert ("Fatal Python error: Segmentation fault" in done.stderr) == ("faulthandler" in before)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_sanitizer_finds_the_place(tmp_path):
     """By the command that the sentence names."""
     path = tmp_path / "program.py"

@@ -251,7 +251,7 @@ LAUNCHES = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_lanes_leave_what_threads_leave(name, each_compiler):
     ours, theirs = _both(name, *LAUNCHES[name])

@@ -231,7 +231,7 @@ def test_a_launch_takes_as_many_cpu_threads_as_torch(engine, several_threads):
         several_threads(threads)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_launches_bring_no_second_openmp_runtime():
     """Each would have CPU threads of its own, and torch.set_num_threads would be about one of them."""
     script = """
@@ -355,7 +355,7 @@ def test_a_stack_that_overflows_a_little_is_an_error(several_threads):
     assert (out == 55).all()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_64_cpu_threads_start_where_few_memory_mappings_are_left():
     """A process may have 65,530 of them, of which this one leaves 40 for each worker and its thread."""
     script = """
@@ -491,10 +491,9 @@ print(x[999].item() != 0, x[-1].item() == 0)
 """
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("engine", KERNEL_OF)
-@pytest.mark.sampled(4)
 def test_ctrl_c_between_threadgroups(engine, threads):
     kernel = {"loop": "slow", "group": "very_slow_together", "fiber": "slow_together"}[engine]
     script = INTERRUPTED.replace("KERNEL", repr(kernel))

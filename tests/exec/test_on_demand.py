@@ -332,7 +332,7 @@ BROKEN = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("what", BROKEN)
 @pytest.mark.usefixtures("each_compiler")
 def test_errors_at_opening_are_those_of_compiling_all(what, monkeypatch):

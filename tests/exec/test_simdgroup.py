@@ -163,7 +163,7 @@ def reduce_reference(op, x):
 
 
 @pytest.mark.full
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("threads", SIZES)
 @pytest.mark.parametrize("group", ["simd", "quad"])
 @pytest.mark.parametrize(

@@ -133,8 +133,7 @@ print(error)
 """
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("before", "after"),
     [

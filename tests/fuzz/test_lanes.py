@@ -9,7 +9,7 @@ from . import lanes
     "first, count",
     [
         (0, 6),
-        *[pytest.param(n, 20, marks=pytest.mark.full) for n in (100,)],
+        pytest.param(100, 20, marks=pytest.mark.nightly),
         *[pytest.param(n, 50, marks=pytest.mark.nightly) for n in (120, *range(1000, 3000, 50))],
     ],
 )

@@ -105,7 +105,7 @@ def test_low_precision_agrees_with_eager(function, dtype):
     )
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.nightly
 @pytest.mark.parametrize("width", [28, 1024, 3000])
 def test_reductions_over_rows_of_any_width(width):
     x = data(5, width)
@@ -171,6 +171,7 @@ def test_a_model_agrees_forward_and_backward():
     assert all("kernel void generated_kernel" in code for code in codes)
 
 
+@pytest.mark.nightly
 def test_training_with_a_compiled_step_lowers_the_loss():
     model = Model().to("mps")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)

@@ -15,7 +15,7 @@ from .inductor_reductions import ALL, Case, differences, some
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("fresh_compiler")]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("part", range(3))
 @pytest.mark.parametrize(("turn", "width"), [(0, 9), (1, 200), (2, 1500)])
 def test_the_result_of_a_reduction_is_written_once(turn, width, part):
@@ -52,7 +52,7 @@ def test_dynamic_shapes():
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("samples", [3, 40])
 def test_running_statistics_of_batch_norm(samples):
     eager, compiled = nn.BatchNorm2d(4).to("mps"), nn.BatchNorm2d(4).to("mps")

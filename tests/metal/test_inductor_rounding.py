@@ -79,6 +79,7 @@ def pairs(numbers, dtype):
     return [x.contiguous() for x in torch.cartesian_prod(values, values).unbind(1)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_two_floats(dtype):
     functions = BINARY if dtype == torch.float16 else BINARY | BINARY_OF_FLOATS

@@ -122,8 +122,7 @@ def threads_for(kernel, seconds):
         threads *= 2
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("kernel", ["count", "count_together"])
 def test_signal_handlers_launch_kernels_during_a_launch(
     lib, kernel, cpu_threads, every_tenth_second

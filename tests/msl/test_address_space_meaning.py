@@ -25,6 +25,7 @@ def assert_values(library):
     }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", COMPILERS)
 def test_the_gallery_gives_the_values_of_metal(bare_program, monkeypatch, name):
@@ -40,7 +41,7 @@ def test_the_checker_finds_nothing_in_the_gallery():
 
 
 @pytest.mark.full
-@pytest.mark.sampled(32)
+@pytest.mark.sampled(64)
 @pytest.mark.parametrize("name", COMPILERS[:2])
 @pytest.mark.parametrize("seed", range(64))
 def test_random_programs_mean_what_a_model_of_metal_says(bare_program, monkeypatch, seed, name):
@@ -56,7 +57,7 @@ def test_random_programs_mean_what_a_model_of_metal_says(bare_program, monkeypat
 
 @pytest.mark.full
 @pytest.mark.skipif(opencl.find() is None, reason="needs clang 15 or newer")
-@pytest.mark.sampled(32)
+@pytest.mark.sampled(64)
 @pytest.mark.parametrize("seed", range(64))
 def test_clang_agrees_with_the_model(seed):
     """Whose OpenCL mode has overloads by address space, too."""
@@ -442,6 +443,7 @@ struct owner {
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", COMPILERS[:2])
 def test_templates_that_get_pointers_to_several_spaces(program, monkeypatch, name):

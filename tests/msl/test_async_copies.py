@@ -68,6 +68,7 @@ DECLARED = r"""
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ["group", "fiber"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int8])
 def test_tiles_with_clamping(program, engine, dtype):

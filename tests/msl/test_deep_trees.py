@@ -65,16 +65,19 @@ def source_of(form, meeting):
     }}"""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_trees_of_any_depth_are_emitted(form):
     assert emit(preprocess(source_of(form, ""))).engines["k"] == ("loop", None)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_trees_of_any_depth_are_emitted_for_cuda(form):
     assert "k(" in emit_cuda(preprocess(source_of(form, ""))).text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_trees_of_any_depth_are_checked(form):
     assert not check.check_source(source_of(form, ""), compiles=False)
@@ -86,6 +89,7 @@ def test_the_emitted_text_grows_with_the_source(form):
     assert len(emit(preprocess(source)).text) < 20 * len(source)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize("meeting", MEETINGS)
 def test_trees_of_any_depth_are_emitted_where_threads_meet(meeting):

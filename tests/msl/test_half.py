@@ -287,6 +287,7 @@ def test_all_halves_become_floats_and_floats_round_to_even(compiler, program):
     assert torch.equal(out.signbit(), floats.signbit())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "kind, dtype, literals",
     [

@@ -160,7 +160,7 @@ def test_a_call_with_other_types_is_an_error(program):
     program("\n".join([*lines, "kernel void k() {}"]))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("kind", ["function", "template", "template of vectors"])
 def test_an_overload_for_other_types_is_called(program, kind, part):

@@ -112,7 +112,7 @@ def checksum(results) -> int:
     [(function, kind) for function, kinds in KINDS.items() for kind in kinds],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_bits(function, kind):
     assert checksum(function(kind)) == CHECKSUMS[f"{function.__name__} {kind}"]
 

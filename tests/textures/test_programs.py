@@ -130,6 +130,7 @@ ATOMICS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kind", "at"),
     [("1d", "1u"), ("1d_array", "1u, 2"), ("2d", "uint2(1, 2)"), ("2d_array", "uint2(1, 2), 1"), ("3d", "uint3(1, 2, 1)"), ("buffer", "1u")],

@@ -50,6 +50,7 @@ def check_samples(kind, format, options, levels=1, lods=(0.0,), offset=(0, 0, 0)
     check(got, wanted)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("filter", FILTERS)
 def test_address_modes(kind, filter):
@@ -66,6 +67,7 @@ def test_each_axis_has_an_address_mode_of_its_own():
         check_samples("3d", "rg16float", options)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("format", FORMATS_OF_COLORS)
 def test_formats(format):
     for filter, address in itertools.product(
@@ -111,6 +113,7 @@ def test_levels(kind, mip_filter):
             check_samples(kind, "rgba32float", options, levels=3, lods=lods)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ("2d", "2d_array", "3d", "cube", "cube_array"))
 def test_derivatives_choose_the_level(kind):
     texture, reference = random_texture(kind, "rgba32float", size=8, levels=4, seed=3)

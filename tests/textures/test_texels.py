@@ -53,6 +53,7 @@ def test_reads_give_the_exact_values_of_a_format(format):
     assert torch.equal(numbers_of(values, component), wanted)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("format", COLORS)
 def test_writes_round_and_clamp_to_a_format(format):
     component = component_of(format)

@@ -131,7 +131,7 @@ def test_function_constants_keep_their_values(path):
     assert all(row.problems == () for row in replayed(path))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_without_contents_only_kinds_of_numbers_are_stored(path):
     x = torch.randn(1 << 16, device="mps")
     mask = torch.rand(1 << 16, device="mps") < 0.25
