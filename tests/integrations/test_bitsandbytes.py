@@ -92,7 +92,7 @@ def layers(quant_type, nested, dtype=torch.float32, columns=128, storage=torch.u
     return linear, layer, weight.float()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @types
 @pytest.mark.parametrize(
     "dtype",

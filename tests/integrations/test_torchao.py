@@ -162,6 +162,7 @@ def test_models_with_weights_of_other_kinds(config, dtype):
     assert relative_error(made_there(x.to("mps")), expected) < tolerance
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("element", [torch.float8_e4m3fn, torch.float4_e2m1fn_x2], ids=str)
 def test_microscaling_of_activations_and_weights(element):
     """On the CPU torch has no product of them: compared with that of what they stand for."""
@@ -186,6 +187,7 @@ def test_microscaling_of_activations_and_weights(element):
     assert relative_error(actual, x) < 1e-2
 
 
+@pytest.mark.nightly
 def test_int4_weights_in_tiles(monkeypatch):
     # torchao makes them where it believes to be on an NVIDIA GPU.
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))

@@ -40,7 +40,7 @@ def gradients(function, args, kwargs):
     return torch.autograd.grad(results, args, cotangents)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("p", PORTS, ids=str)
 def test_values_and_gradients_agree_with_torch(p):
     case = simple_case(p, shape=(7, 33))
@@ -61,7 +61,7 @@ def test_values_in_every_layout_shape_and_promotion(p, dtype):
         check_forward(p.function, p.reference, case, "mps", name=p.name)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("dtype", (*INTEGERS, torch.bool), ids=str)
 @pytest.mark.parametrize("name", ["sigmoid", "swiglu", "polar"])
 def test_integers_become_floating_point(name, dtype):
@@ -75,7 +75,7 @@ def test_integers_become_floating_point(name, dtype):
     check_forward(p.function, p.reference, mixed, "mps", name=p.name)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 def test_integers_that_stay_wrap_around(dtype):
     x = torch.tensor([torch.iinfo(dtype).max, torch.iinfo(dtype).min, 3, 100], dtype=dtype)
@@ -93,7 +93,7 @@ def test_integers_are_refused_on_demand():
         f(torch.ones(2, dtype=torch.complex64, device="mps"))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @by_dtype
 @pytest.mark.parametrize("name", [name for name in KINDS if name != "polar"])
 def test_gradients_in_every_layout_and_promotion(name, dtype):
@@ -228,6 +228,7 @@ def test_more_inputs_than_torch_has_kernels_for():
     check_forward(f, lambda *xs: sum(xs), Case("integers", tuple(ints)), "mps", name="sum")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("other", [2, 2.5, True])
 def test_numbers_stand_for_tensors(other):
     f = metalops.functor("tests::plus", "x + y", inputs=("x", "y"), integers="stay")
@@ -387,7 +388,7 @@ def second_gradients(function, args):
     return gradients + torch.autograd.grad(total, [*cotangents, *args], materialize_grads=True)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @DIFFERENTIABLE
 def test_second_derivatives(p):
     args = [
@@ -438,6 +439,7 @@ def test_forward_mode_and_hessians(p):
         torch.testing.assert_close(a.cpu().double(), e, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("text", "grad", "reference"),
     [
@@ -467,6 +469,7 @@ def test_integers_in_a_gradient_are_those_of_metal():
     assert torch.autograd.grad(gradient.sum(), x)[0].tolist() == [4, 4]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("grad", "header", "reason"),
     [

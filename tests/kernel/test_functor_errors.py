@@ -74,7 +74,7 @@ def test_the_same_definition_is_the_same_functor_and_another_one_is_refused():
     assert first(torch.ones(1, device="mps")).item() == 2
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "place", "arguments"),
     [

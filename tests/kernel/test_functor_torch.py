@@ -96,6 +96,7 @@ def test_vmap_with_parameters_and_gradients():
     torch.testing.assert_close(gradient.cpu(), expected)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("policy", "mixed", "half"),
     [

@@ -69,7 +69,7 @@ def call(kernel, x, n):
     return out
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_template_integer_for_each_call_does_not_use_up_the_mappings():
     kernel, x = metal_kernel(), torch.arange(4.0, device="mps")
     for n in range(10**5, 10**5 + 2 * KEPT):

@@ -58,7 +58,7 @@ def data(*shape):
     return torch.randn(*shape, device="mps")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_forward_and_backward_in_one_graph(backend, dynamic):

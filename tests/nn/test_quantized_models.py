@@ -29,6 +29,7 @@ def perplexity(model, data, context):
     return F.cross_entropy(logits.flatten(0, 1).cpu(), windows[:, 1:].flatten()).exp().item()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize("mode", ["affine", "mxfp4", "nvfp4", "nf4"])
 def test_perplexity_in_4_bits(trained, mode):

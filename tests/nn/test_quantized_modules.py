@@ -35,6 +35,7 @@ def test_linear_is_the_layer_of_its_quantised_weights(device, mode):
     torch.testing.assert_close(linear.bias.grad.cpu(), torch.full((24,), 5.0))
 
 
+@pytest.mark.sampled(2)
 @devices
 @modes
 def test_embedding_and_its_head(device, mode):

@@ -421,6 +421,7 @@ COMPILED = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize("number", COMPILED)
 def test_what_was_reported_of_compiled_functions_is_right_here(number, fresh_compiler):

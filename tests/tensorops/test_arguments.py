@@ -240,6 +240,7 @@ def scaled(a, b, factor=1.0, dtype=torch.float32):
     return c
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize(("rows", "inner", "columns"), [(16, 16, 32), (37, 5, 70), (1, 3, 2)])
 def test_metal_kernel_has_tensors_of_inputs_and_outputs(dtype, rows, inner, columns):

@@ -48,7 +48,7 @@ kernel void convolve(device {name}* A, device {name}* W, device float* C, consta
 """
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(
     ("scope", "threads", "cooperative", "accumulates", "name"),

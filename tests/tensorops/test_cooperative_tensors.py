@@ -48,7 +48,7 @@ def elements(found, rows, columns):
     return counts
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @every_layout
 @pytest.mark.parametrize(
     ("m", "n", "simdgroups"), [(16, 32, 1), (8, 16, 1), (64, 40, 1), (64, 64, 4), (16, 16, 4)]
@@ -60,7 +60,7 @@ def test_each_element_is_in_one_slot(layout, m, n, simdgroups):
         assert (found == -1).any()  # slots that hold nothing
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @every_layout
 @pytest.mark.parametrize("transposed", [False, True])
 def test_coordinates_of_inputs_are_those_of_the_operand(layout, transposed):
@@ -107,6 +107,7 @@ def test_layout_of_operands_of_apple10(transposed):
             assert found[lane, slot] == (n * 1000 + k if transposed else k * 1000 + n)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("m", "n"), [(16, 32), (32, 32), (16, 16)])
 def test_layout_before_apple10(m, n):
     """Fragments of 8 x 8, row by row, each as a simdgroup_matrix."""
@@ -165,6 +166,7 @@ kernel void attend(device half* Q, device half* K, device half* V, device float*
 """
 
 
+@pytest.mark.sampled(2)
 @every_layout
 def test_reductions_conversions_and_a_second_product(layout):
     q, k, v = torch.randn(16, 16).half(), torch.randn(32, 16).half(), torch.randn(32, 16).half()
@@ -201,7 +203,7 @@ kernel void reduce(device ELEMENT* x, device ELEMENT* rows, device ELEMENT* colu
 """
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @every_layout
 @pytest.mark.parametrize("name", ["float", "half", "int"])
 def test_reductions(layout, name):

@@ -68,7 +68,7 @@ TRANSPOSED_INPUTS = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_transposed_cooperative_inputs(layout):
     library = library_of(TRANSPOSED_INPUTS, layout=layout)
@@ -132,7 +132,7 @@ LARGE += [
 ]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("rows, columns, inner", [(130, 264, 328), (200, 40, 24), (65, 51, 41)])
 def test_large_tiles_of_several_simdgroups(rows, columns, inner):
     library = library_of(LARGE)

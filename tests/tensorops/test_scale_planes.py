@@ -63,7 +63,7 @@ def scaled(name, codes, scales):
     return ELEMENTS[name].values(codes) * torch.exp2(scales.double() - 127).repeat_interleave(32, 1)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("first", [0, 32, 96])
 def test_products_with_scales(layout, first):
@@ -167,6 +167,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("message", REFUSED)
 def test_is_refused(message):
     with pytest.raises(SyntaxError) as error:

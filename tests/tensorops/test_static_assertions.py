@@ -101,6 +101,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("message", CASES)
 def test_is_refused(message):
     with pytest.raises(SyntaxError) as error:
