@@ -105,7 +105,7 @@ class Matrix:
         result = operator.function(*args, **operator.arguments[-1])
         assert result.is_contiguous(memory_format=torch.channels_last)
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(6)
     def test_default_dtype_decides_what_integers_become(self, operator):
         if operator.integers_stay:
             assert operator.function(*self._integers(operator)).dtype == torch.int32

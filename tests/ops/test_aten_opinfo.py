@@ -81,9 +81,13 @@ def _dtypes(op):
 
 
 def _pairs(operators):
-    for op in operators:
-        for dtype in _dtypes(op):
-            yield pytest.param(op, dtype, id=f"{op.formatted_name}-{str(dtype)[6:]}")
+    """Every operator with each of its dtypes, in the full tier with float32 and every second one with the others."""
+    for number, op in enumerate(operators):
+        dtypes = _dtypes(op)
+        for dtype in dtypes:
+            is_extra = number % 2 and torch.float32 in dtypes and dtype != torch.float32
+            marks = [pytest.mark.nightly] if is_extra else []
+            yield pytest.param(op, dtype, id=f"{op.formatted_name}-{str(dtype)[6:]}", marks=marks)
 
 
 by_operator = pytest.mark.parametrize("op", OPERATORS, ids=lambda op: op.formatted_name)

@@ -84,7 +84,7 @@ def test_third_derivatives(operator):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_forward_mode(operator, dtype):
     def measure(function, tensors):
         return [torch.func.jvp(function, tuple(tensors), tuple(map(weights_like, tensors)))[1]]
@@ -102,6 +102,7 @@ def test_forward_mode_of_some_arguments(operator):
     both(operator, measure)
 
 
+@pytest.mark.sampled(2)
 def test_hessians_of_either_mode_first(operator):
     def measure(function, tensors):
         def loss(x):

@@ -90,7 +90,7 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize(("name", "combination"), list(cases(most=2 if is_thorough else 1)))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.full
 def test_nested(name, combination):
     subject = SUBJECTS[name]
@@ -132,7 +132,7 @@ def plain_cases():
         )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.full
 @pytest.mark.parametrize("combination", list(plain_cases()))
 def test_what_torch_composes(combination):

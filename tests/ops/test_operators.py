@@ -40,8 +40,8 @@ def _check_samples(device, dtype, op):
 
 
 # One of each class: kernels of other dtypes are instantiations of the same templates.
-SOME = (torch.float32, torch.bfloat16, torch.int32, torch.bool)
-REST = (torch.float16, torch.int64, torch.int16, torch.int8, torch.uint8)
+SOME = (torch.float32, torch.bfloat16, torch.int32)
+REST = (torch.float16, torch.bool, torch.int64, torch.int16, torch.int8, torch.uint8)
 
 
 class TestOpInfo(TestCase):
@@ -101,7 +101,7 @@ def _leaves(operator, requires_grad=True):
 
 
 @operators
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_opcheck(operator):
     info = next(info for info in op_db if info.operator is operator)
     samples = list(info.sample_inputs("mps", torch.float32, requires_grad=True))
@@ -152,7 +152,7 @@ def test_opcheck_of_backward(operator):
 
 @operators
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8], ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_fake_result_has_the_strides_of_the_real_one(operator, dtype):
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -240,7 +240,7 @@ class _Module(torch.nn.Module):
         return self.operator.function(*args, **self.operator.arguments[-1])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.full
 @operators
 def test_export_keeps_the_operator_as_one_node(operator):

@@ -54,6 +54,7 @@ def test_overloads_are_those_of_functions():
     assert len(NAMES) >= 20
 
 
+@pytest.mark.sampled(2)
 @names
 @pytest.mark.parametrize(
     ("device", "place"), [("cpu", "mps"), ("cpu", "meta"), ("mps", "cpu"), ("mps", "meta")]

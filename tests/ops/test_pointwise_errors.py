@@ -148,10 +148,9 @@ def test_shapes_that_do_not_broadcast(operator, dtype, other_dtype):
         check_refused(actual, expected, written)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.full
 @by_dtypes
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_out_is_resized_and_cast_to(operator, dtype, other_dtype):
     function, inplace, more = operator
     self = torch.arange(3.0, device="mps", dtype=dtype)

@@ -61,7 +61,7 @@ def test_the_profile_is_the_one_that_was_asked_for(pytestconfig):
     assert settings.get_current_profile_name() == asked_for
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.full
 @_by_subject(0)
 @given(data=st.data())

@@ -63,7 +63,7 @@ def _pairs(library, functor, alpha):
     }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.full
 @pytest.mark.parametrize("arity", ["UNARY", "BINARY", "TERNARY", "UNARY_ALPHA", "BINARY_ALPHA"])
 def test_types(tmp_path, arity):

@@ -290,6 +290,7 @@ def test_in_place(launched):
 
 
 # Each of the launches writes a part of the result, of which a sanitizer says that it is not all.
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.*output-not-written")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.uint8], ids=str)

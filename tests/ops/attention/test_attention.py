@@ -1109,6 +1109,7 @@ def operator_arguments(device, kind, requires_grad=True):
     return (*tensors, *numbers)
 
 
+@pytest.mark.sampled(2)
 @devices
 @pytest.mark.parametrize("kind", ["dense", "blhd", "packed", "dropout"])
 def test_opcheck(kind, device):
@@ -1150,6 +1151,7 @@ def test_fake_results_have_the_strides_of_real_ones(kind, device):
             assert f.stride() == r.stride()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @devices
 @pytest.mark.parametrize("p", [0.0, 0.25])
@@ -1185,6 +1187,7 @@ def test_packed_sequences_compile(device):
     torch.testing.assert_close(compiled(*args, begins), function(*args, begins))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @devices
 def test_compiled_autograd_takes_the_gradient(device):
@@ -1198,6 +1201,7 @@ def test_compiled_autograd_takes_the_gradient(device):
         torch.testing.assert_close(leaf.grad, e)
 
 
+@pytest.mark.sampled(2)
 @devices
 @pytest.mark.parametrize("p", [0.0, 0.5])
 def test_export_keeps_the_operator(p, device):

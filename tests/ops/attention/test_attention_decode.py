@@ -475,7 +475,7 @@ def check_kernels_of_gpus(query, cache, *, splits, window_left=-1, mask=None):
         torch.testing.assert_close(lse[i].T.double(), expected_lse, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @dtypes
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("queries, heads", [(1, 2), (1, 8), (3, 6)])
@@ -486,7 +486,7 @@ def test_kernels_of_gpus(dtype, splits, queries, heads, sizes):
     check_kernels_of_gpus(query, cache, splits=splits, window_left=250)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @dtypes
 @pytest.mark.parametrize("codes", CODES, ids=str)
 @pytest.mark.parametrize("sizes", [(64, 32), (21, 13)])

@@ -75,7 +75,7 @@ def _check(x, mask, *arguments, gradient=True):
 # ---- values and gradients ------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @by_float
 @pytest.mark.parametrize("size", SIZES)
 def test_rows(dtype, size):

@@ -176,6 +176,7 @@ def test_one_wrong_argument_raises_the_same_on_every_device(name):
     assert len(wrong) > 10
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", RIGHT)
 def test_calls_without_wrong_arguments_have_the_same_results_on_every_device(name):

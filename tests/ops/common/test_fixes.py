@@ -54,6 +54,7 @@ def _samples(op, dtype, most=40):
     return list(op.sample_inputs("cpu", dtype))[:most]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("fix", "op", "dtype"), SAMPLES)
 def test_samples_in_every_dtype(fix, op, dtype):
     with metalops.enable_fixes(fix), debug.standins() as served:

@@ -108,7 +108,7 @@ def _assert_same(actual, expected, is_random):
         torch.testing.assert_close(actual.cpu(), expected, equal_nan=True)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.full
 @pytest.mark.parametrize(("fix", "op", "dtype"), ENTRIES)
 def test_no_elements(fix, op, dtype):

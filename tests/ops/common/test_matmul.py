@@ -135,7 +135,7 @@ def launch(kernel, tensors, rows, columns, sizes, threads, group_size):
     return result.cpu().double()
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize(
     ("element", "scale"),
     [*[(element, element) for element in DTYPES], ("half", "formats::e8m0")],
@@ -157,7 +157,7 @@ def test_quantized_weights_with_scales_and_an_epilogue(language, number_format, 
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-3)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("tile", [(32, 32, 2, 2), (16, 32, 1, 1), (64, 32, 4, 1)], ids=str)
 @pytest.mark.parametrize("language", ["3.1", "4.0"])
 def test_tiles_of_other_sizes_and_an_inner_dimension_that_ends_within_a_block(language, tile):

@@ -25,6 +25,7 @@ def sparse(rows, categories, *, dtype=torch.float32, every=3):
     return weights.to("mps", dtype)
 
 
+@pytest.mark.sampled(2)
 @by_float
 @by_replacement
 def test_a_category_of_probability_0_is_never_drawn(dtype, replacement):

@@ -114,6 +114,7 @@ def test_gradients(dtype):
     torch.testing.assert_close(gradients[0] / scale, gradients[1] / scale, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.sampled(2)
 @dtypes
 def test_what_torch_makes_of_it(dtype):
     a = batch((3, 9, 9), dtype)

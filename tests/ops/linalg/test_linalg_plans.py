@@ -283,7 +283,7 @@ def test_qr(on_the_software_device, size, mode, dtype):
     torch.testing.assert_close((q, r), tuple(torch.linalg.qr(a.to("mps"), mode)), atol=1e-5, rtol=1e-5)  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 @pytest.mark.parametrize("size", [(2, 3, 4, 4), (16, 16), (2, 50, 50), (2, 70, 70), (0, 4, 4), (3, 0, 0)], ids=str)  # fmt: skip
 def test_eig(on_the_software_device, size, dtype):

@@ -43,7 +43,7 @@ def assert_least_squares(a, b, x):
     assert torch.all(error <= 10 * scale), (error / scale).max()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @dtypes
 @drivers
 @shapes
@@ -75,6 +75,7 @@ def of_rank(rank, shape, dtype):
     return torch.randn(*shape[:-1], rank, dtype=dtype) @ torch.randn(rank, shape[-1], dtype=dtype)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @dtypes
 @pytest.mark.parametrize("driver", DRIVERS[1:])

@@ -70,6 +70,7 @@ def assert_right(actual, expected):
     )
 
 
+@pytest.mark.sampled(2)
 @with_dtypes(FLOATS)
 @by_shape
 def test_floats(dtype, shape, body):

@@ -117,7 +117,7 @@ def assert_right(actual, left, right, ends):
     assert difference.numel() == 0 or difference.max() <= ERRORS[left.dtype] * size
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @with_dtypes(ERRORS)
 @forms
 @pytest.mark.parametrize(("sizes", "rest"), SIZES, ids=str)
@@ -132,6 +132,7 @@ def test_groups_of_all_sizes(dtype, form, sizes, rest, body):
     assert torch.equal(grouped_mm(a, b, offs=offs), actual)
 
 
+@pytest.mark.sampled(2)
 @forms
 @pytest.mark.parametrize("size", [1, 15, 17, 64, 65])
 def test_other_dimensions_around_the_tiles(form, size, body):

@@ -60,7 +60,7 @@ def body(request, monkeypatch):
     monkeypatch.setenv("METALOPS_MATMUL", request.param)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_products_are_exact(dtype, shape, body):

@@ -119,7 +119,7 @@ SHAPES = (
 )
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @activations
 @with_dtypes(FLOATS)
 def test_sizes_that_are_and_are_not_multiples_of_tiles(activation, dtype, body):
@@ -130,6 +130,7 @@ def test_sizes_that_are_and_are_not_multiples_of_tiles(activation, dtype, body):
             assert_right(actual, x, weight, b, activation)
 
 
+@pytest.mark.sampled(3)
 @with_dtypes(FLOATS)
 @pytest.mark.parametrize("rows", [3, 20, 70])
 def test_transposed_strided_and_expanded_operands(dtype, rows, body):
@@ -259,8 +260,7 @@ def test_another_body_is_refused(monkeypatch):
         ops.linear_act(x, x)
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("layout", ["apple8", "scramble:3"])
 def test_products_of_tensors_do_not_depend_on_where_their_elements_are(layout, monkeypatch):
     monkeypatch.setenv("METALOPS_COOPERATIVE_LAYOUT", layout)

@@ -49,7 +49,7 @@ def assert_right(actual, left, right, added=None, beta=1.0, alpha=1.0):
     torch.testing.assert_close(actual.cpu().double(), expected, rtol=2e-6, atol=1e-4)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @dtypes
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_results_are_not_rounded(dtype, shape, body):

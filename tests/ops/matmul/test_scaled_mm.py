@@ -108,7 +108,7 @@ def _ordered(x):
 # ---- whole scales --------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("is_row_wise", [False, True])
 def test_scales_of_tensors_and_of_rows(shape, is_row_wise, body):
@@ -230,7 +230,7 @@ def test_empty_matrices_and_sums_of_nothing():
 # ---- scales of blocks ----------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("shape", [(2, 128, 3), (20, 256, 130), (140, 300, 70)], ids=str)
 @pytest.mark.parametrize(
     "recipes",
@@ -263,7 +263,7 @@ def test_blocks_of_128(shape, recipes, body):
 
 
 @tensors_first
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "shape",
     [(2, 32, 3), (140, 160, 70), pytest.param((20, 96, 130), marks=pytest.mark.nightly)],
@@ -294,7 +294,7 @@ def _moved(x):
 
 
 @tensors_first
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "shape",
     [(2, 32, 3), (20, 96, 130), pytest.param((140, 160, 70), marks=pytest.mark.nightly)],

@@ -34,6 +34,7 @@ BENCHMARKS = (
 # ---- heaviside -----------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @by_dtype
 def test_heaviside_in_every_layout_and_broadcast(dtype):
     for case in testing.elementwise_cases(2, dtype, low=-1, high=1, promote=False):

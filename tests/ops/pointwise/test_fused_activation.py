@@ -74,6 +74,7 @@ def _assert_close(actual, expected):
 # ---- _add_relu -----------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @by_number
 def test_add_relu(dtype):
     for case in testing.elementwise_cases(2, dtype):

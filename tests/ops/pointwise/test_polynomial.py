@@ -48,6 +48,7 @@ def test_values_in_every_layout_broadcast_and_promotion(name, dtype):
         testing.check_forward(function, reference(function), case, "mps", name=f"special.{name}")
 
 
+@pytest.mark.sampled(3)
 @by_name
 @pytest.mark.parametrize("dtype", (torch.uint16, torch.uint32, torch.uint64), ids=str)
 def test_wide_unsigned_integers(name, dtype):
@@ -80,6 +81,7 @@ def test_out_of_another_dtype_for_integers(name):
         torch.testing.assert_close(out.cpu(), expected.to(dtype))
 
 
+@pytest.mark.sampled(2)
 @by_name
 def test_scalar_in_either_place(name):
     function = FUNCTIONS[name]

@@ -40,6 +40,7 @@ def _expected(x, lower=LOWER, upper=UPPER):
     return F.leaky_relu(x, (lower + upper) / 2)
 
 
+@pytest.mark.sampled(2)
 @by_float
 def test_mean_slope_in_every_layout(dtype):
     for case in testing.elementwise_cases(1, dtype):
@@ -209,6 +210,7 @@ def test_training_in_place_and_out(dtype):
         call(torch._C._nn.rrelu_with_noise, x, noise, out=torch.empty(3, dtype=dtype, device="mps"))
 
 
+@pytest.mark.sampled(2)
 @by_float
 def test_gradient_in_training_is_the_slope(dtype):
     for case in testing.elementwise_cases(1, dtype, specials=False):

@@ -42,7 +42,7 @@ def _function(name):
     return getattr(torch.special, name)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @by_name
 @pytest.mark.parametrize("dtype", (*FLOATS, *INTEGERS, torch.bool), ids=str)
 def test_values_in_every_layout(name, dtype):
@@ -52,6 +52,7 @@ def test_values_in_every_layout(name, dtype):
         testing.check_forward(function, reference(function), case, "mps", name=f"special.{name}")
 
 
+@pytest.mark.sampled(3)
 @by_name
 @pytest.mark.parametrize("dtype", (torch.uint16, torch.uint32, torch.uint64), ids=str)
 def test_wide_unsigned_integers(name, dtype):
@@ -60,6 +61,7 @@ def test_wide_unsigned_integers(name, dtype):
     torch.testing.assert_close(_function(name)(x.to("mps")).cpu(), expected, equal_nan=True)
 
 
+@pytest.mark.sampled(2)
 @by_name
 @by_float
 def test_out(name, dtype):
@@ -248,6 +250,7 @@ def test_out_on_another_device_is_refused(name):
         _function(name)(x, out=torch.empty(3, device="mps"))
 
 
+@pytest.mark.sampled(2)
 @by_name
 def test_default_dtype_decides_what_integers_become(name):
     x = torch.arange(5, device="mps")

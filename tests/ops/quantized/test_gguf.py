@@ -101,7 +101,7 @@ def test_scales_of_mxfp4_that_are_no_normal_numbers(device):
     torch.testing.assert_close(actual, expected.float(), rtol=0, atol=atol)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @types
 @dtypes
 @devices
@@ -118,6 +118,7 @@ def test_products(name, dtype, device):
             assert_right(actual, expected, dtype)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("body", ["tensor", "simdgroup"])
 def test_sizes_that_are_and_are_not_multiples_of_tiles(body, monkeypatch):
     monkeypatch.setenv("METALOPS_MATMUL", body)

@@ -22,6 +22,7 @@ def operands(rows, k, n, dtype=torch.float32):
     return x, weight, scale, make((n,), dtype, seed=2)
 
 
+@pytest.mark.sampled(2)
 @devices
 @dtypes
 def test_values(device, dtype):

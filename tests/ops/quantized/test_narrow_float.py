@@ -55,6 +55,7 @@ def patterns(dtype):
     return torch.stack([upper | low for low in (0, 1, 0x7FFF, 0x8000, 0xFFFF)]).view(dtype).ravel()
 
 
+@pytest.mark.sampled(2)
 @narrow
 @floats
 def test_codes_are_those_of_the_cpu(dtype, wide):
@@ -62,6 +63,7 @@ def test_codes_are_those_of_the_cpu(dtype, wide):
     assert_same_bytes(x.to("mps").to(dtype), x.to(dtype))
 
 
+@pytest.mark.sampled(2)
 @narrow
 @floats
 def test_values_are_those_of_the_cpu(dtype, wide):

@@ -476,6 +476,7 @@ def test_gradients_of_scales_and_biases(kind, device):
             torch.testing.assert_close(a.cpu().double(), e, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize("kind", [("affine", 5, 32), ("nf4", 4, 64), ("mxfp4", 4, 32)], ids=str)
 @devices

@@ -72,6 +72,7 @@ PRODUCTS = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.full
 @pytest.mark.parametrize(("dtype", "kind"), PRODUCTS)
 def test_every_format_with_few_rows_and_many(kind, dtype):
@@ -93,7 +94,7 @@ def test_every_format_with_few_rows_and_many(kind, dtype):
 @pytest.mark.full
 @with_dtypes(TOLERANCES)
 @pytest.mark.parametrize("transpose", [True, False])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_sizes_that_are_and_are_not_multiples_of_tiles(dtype, transpose, body):
     kind = ("affine", 4, 32)
     rows = (*range(1, 10), 31, 32, 33, 63, 64, 65, 127, 128, 129)

@@ -44,7 +44,7 @@ def assert_same(operator, x, dim, **options):
     )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @by_dtype
 @by_operator
 def test_layouts_along_every_dimension(operator, dtype):
@@ -182,6 +182,7 @@ def assert_same_logarithms(x, dim):
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", (torch.float32, *HALVES, torch.complex64), ids=str)
 def test_logarithms_along_every_dimension(dtype):
     for _, x in layouts(dtype, low=-3, high=3):

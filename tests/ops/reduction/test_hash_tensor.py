@@ -32,7 +32,7 @@ def _check(x, *args, **options):
     assert torch.equal(actual.cpu().view(torch.int64), expected.view(torch.int64))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @by_dtype
 @pytest.mark.usefixtures("taken_as_on")
 def test_rows_of_every_layout(dtype):
@@ -58,6 +58,7 @@ def test_rows_of_all_lengths(rows, columns, dtype):
     _check(x)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("begin", [0, 1, 4, 8])
 @pytest.mark.parametrize("columns", [96, 100, 8192 * 3, 8192 * 3 + 4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8], ids=str)

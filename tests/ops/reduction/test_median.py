@@ -116,6 +116,7 @@ def assert_medians(operator, x, dim, keepdim=False):
     return actual.indices.cpu()
 
 
+@pytest.mark.sampled(2)
 @by_operator
 @pytest.mark.parametrize("dtype", (*FLOATS, *INTEGERS), ids=str)
 def test_layouts_along_every_dimension(operator, dtype, fixed):

@@ -45,6 +45,7 @@ def _check_rows(x):
     assert indices.tolist() == [i for _, i in expected]
 
 
+@pytest.mark.sampled(2)
 @by_columns
 def test_modes_of_rows_of_all_lengths(columns):
     for distinct in (1, 3, 30, 10**6):
@@ -53,6 +54,7 @@ def test_modes_of_rows_of_all_lengths(columns):
         _check_rows(x.float())
 
 
+@pytest.mark.sampled(2)
 @by_dtype
 def test_special_values(dtype):
     x = special_values(dtype)

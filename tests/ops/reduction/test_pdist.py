@@ -49,6 +49,7 @@ def _check(x, p):
     testing.check_gradient(_distances(p), _distances(p), case, "mps", name="pdist")
 
 
+@pytest.mark.sampled(2)
 @by_norm
 def test_distances_and_gradients(p):
     for shape in SHAPES:

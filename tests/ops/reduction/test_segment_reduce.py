@@ -150,6 +150,7 @@ def test_other_names_and_negative_axes(reduce):
         _same(_reduce(x, name, lengths=lengths, axis=-1), expected)
 
 
+@pytest.mark.sampled(2)
 @by_reduction
 def test_data_beyond_the_segments_take_no_part(reduce):
     x = _exact((400, 3), torch.float32, reduce)
@@ -221,7 +222,7 @@ def test_data_and_lengths_of_every_layout(dtype):
             assert actual.is_contiguous()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @by_reduction
 def test_segments_of_some_length_among_very_many(reduce):
     lengths = torch.full((32_769,), 129)
@@ -243,6 +244,7 @@ def test_the_order_of_a_sum_is_always_the_same(lengths):
         torch.set_num_threads(before)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @by_float
 def test_sums_of_long_segments_are_accurate(dtype):
@@ -453,6 +455,7 @@ def test_each_row_of_lengths_is_checked(row):
 # ---- how they run --------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(4)
 @by_reduction
 @pytest.mark.parametrize("size", [5, 500])
 def test_no_host_copy_and_no_stand_in(size, reduce):

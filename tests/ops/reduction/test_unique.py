@@ -27,6 +27,7 @@ def assert_same(operator, x, **options):
         torch.testing.assert_close(a.cpu(), e, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.sampled(2)
 @by_dtype
 @by_operator
 def test_layouts(operator, dtype):

@@ -100,7 +100,7 @@ def _check(x, stats_dtype=None, momentum=0.1, running=(True, True)):
         torch.testing.assert_close(actual.cpu(), expected.to(dtype), **_tolerance(dtype))
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @by_float
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.usefixtures("taken_as_on")

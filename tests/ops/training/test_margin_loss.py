@@ -108,7 +108,7 @@ def test_multi_margin_loss(dtype, reduction, p):
             _check(loss, x, "multi_margin_loss")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @by_float
 @by_reduction
 def test_multilabel_margin_loss(dtype, reduction):
