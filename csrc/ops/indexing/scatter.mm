@@ -111,8 +111,10 @@ bool are_added_by_atomics(const ScatterItems& to, const ScatterReduction& reduct
                           int64_t columns) {
   constexpr int64_t kMostColumns = 8;
   const auto type = to.items.scalar_type();
-  return reduction.operation == kScatterSum && !reduction.is_mean && reduction.has_self &&
-         (type == at::kFloat || type == at::kInt) && columns <= kMostColumns;
+  const bool is_sum =
+      reduction.operation == kScatterSum && !reduction.is_mean && reduction.has_self;
+  return is_sum && (type == at::kFloat || type == at::kInt) && columns <= kMostColumns &&
+         !to.rows.defined() && !to.scales.defined();
 }
 
 }  // namespace
