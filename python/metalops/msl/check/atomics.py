@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from ..analysis.spaces import chain, decayed, spaces_of
 from .checked import Checked, ancestor
 from .rules import rule
 
@@ -143,12 +144,24 @@ def _call(checked: Checked, node, own: set[str], variables: dict[str, str]) -> N
             else "use a loop with atomic_compare_exchange_weak_explicit"
         )
         checked.report(OPERATION, node, f"{name} does not exist for atomic {kind}; {instead}")
+    elif kind == "float" and _is_in_threadgroup(checked, arguments[0]):
+        checked.report(
+            OPERATION,
+            node,
+            f"{name} does not exist for atomic float in threadgroup memory; compare and exchange the "
+            "bits of an atomic uint",
+        )
     elif kind in ("int", "uint") and operation in ("min", "max"):
         checked.report(
             OPERATION,
             node,
             f"{name} exists for atomic ulong only; use atomic_fetch_{operation}_explicit",
         )
+
+
+def _is_in_threadgroup(checked: Checked, pointer) -> bool:
+    """Returns true if a pointer certainly is one to threadgroup memory."""
+    return chain(decayed(checked.program.kept(spaces_of).type_of(pointer)))[:1] == ("threadgroup",)
 
 
 _ATOMIC = re.compile(
