@@ -123,8 +123,7 @@ BODIES = {
         do { limit = limit / 2; r += simd_sum(limit + v); } while (limit > 3);""", "limit"),
     "broadcasts": ("""
         for (uint k = group; k < 8; k += 3) {
-          uint w = v + k;
-          uint at = simd_min(w) & 7;
+          uint w = v + k, at = simd_min(w) & 7;
           uint a = simd_broadcast(w, 2) / 3, b = simd_shuffle(w * 3, at) / 3, c = simd_broadcast_first(w) / 3;
           uint d = simd_shuffle(w, lane ^ 1) / 3;
           r += a * 2 + b * 3 + c * 5 + d;

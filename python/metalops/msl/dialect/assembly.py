@@ -21,6 +21,7 @@ from ..source.preprocess import Preprocessed
 from .async_copies import with_copies
 from .rewrite import Rewritten
 from .space_copies import separated
+from .split_declarations import with_split_declarations
 from .thread_values import with_parameters
 
 _LINE_DIRECTIVE = re.compile(r"(?m)^#.*$")
@@ -95,6 +96,7 @@ def read_program(
         raise ProgramError(reserved_name(name), offset)
     program = with_parameters(program, lines)
     program = with_copies(program, lines)
+    program = with_split_declarations(program, lines)
     left_out = program.left_out
     program = separated(program, lines)
     program.left_out = left_out
