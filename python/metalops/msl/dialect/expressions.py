@@ -215,7 +215,8 @@ class Expressions:
 
     def _types_of_variables(self) -> None:
         """Rewrites `decltype(x)` for targets that keep `x` elsewhere and make its name a reference."""
-        if self.source.identifiers.isdisjoint(SYNCHRONISING):
+        shares = any(k.threadgroup_variables for k in self.rewritten.program.kernels)
+        if not shares and self.source.identifiers.isdisjoint(SYNCHRONISING):
             return
         for node in self.source.find("(decltype) @d"):
             if [c.type for c in node.named_children] != ["identifier"]:
@@ -223,8 +224,16 @@ class Expressions:
             name = node.named_children[0]
             declaration = self.rewritten.calls.scopes_around(name).declaration_of(name)
             if declaration is not None and not declaration.is_reference:
-                text = f"{names.PROGRAM}::metal::remove_reference_t<"
+                kept = "reference" if self._is_const(declaration) else "cvref"
+                text = f"{names.PROGRAM}::metal::remove_{kept}_t<"
                 self.edits.wrap(node.start_byte, node.end_byte, text, ">")
+
+    def _is_const(self, declaration) -> bool:
+        """Returns true if a variable itself is const, and not what it points to."""
+        if not declaration.is_pointer:
+            return declaration.is_const
+        start, end = declaration.declarator.start_byte, declaration.identifier.start_byte
+        return "const" in self.source.masked[start:end].rpartition("*")[2].split()
 
     def _conditional_arms(self) -> None:
         """Rewrites `c ? a : b` where one side is half or bfloat: these are classes that convert to numbers and back, so

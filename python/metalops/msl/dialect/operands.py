@@ -84,7 +84,8 @@ class Operands:
                 return True
             if type_.space == "constant":
                 continue
-            if type_.is_const or (type_.is_open and not self._is_of_kernel(argument)):
+            is_told = self._is_of_kernel(argument) and type_.name != "auto"
+            if type_.is_const or (type_.is_open and not is_told):
                 return True
         return False
 

@@ -59,7 +59,9 @@ class ContextArrays:
                 f"))> msl_lanes_{name}(msl_g); auto& {name} = *msl_lanes_{name}[0]; (void){name};\n"
             )
             return
-        if variable.declared.lambda_expression is not None:
+        if variable.value is not None and any(
+            self._source.find("(lambda_expression) @l", variable.value)
+        ):
             raise NotCut(f"the lambda '{name}', which is called after threads have met")
         if re.search(r"\bauto\b", base):
             out.add(f"typedef {_S}::decayed_t<decltype(")
