@@ -293,8 +293,11 @@ CASES = {
         template <typename P> struct compared { static int g() { return is_same_v<P, device float*>; } };
         template <> struct compared<int> { static int g() { return 5; } };
         template <typename P> int in_template(P p) { return s<P, 0>{p}.g() + s<P, 1>{p}.g(); }
+        template <typename A, typename B, int N> struct equal { enum { v = 9 }; };
+        template <typename B, typename A> struct equal<A, B, 1> { enum { v = is_same_v<A, B> }; };
         """,
         {
+            "equal<device float*, threadgroup float*, 1>::v + 10 * equal<device float*, device float*, 1>::v": 10,
             "s<device float*, 1> x{o}; s<threadgroup float*, 1> y{tg};; x.g() + 10 * y.g()": 21,
             "s<device float*, 0> x{o}; s<threadgroup float*, 0> y{tg};; x.g() + 10 * y.g()": 210,
             "of_device<device float*> x{o}; of_device<threadgroup float*> y{tg};; x.g() + y.g()": 12,
@@ -352,6 +355,154 @@ CASES = {
             "compared x(o); compared y(tg);; is_same_v<decltype(x), compared<device float*>> + 10 * is_same_v<decltype(x), decltype(y)>": 1,
             "in_template(o) * 10 + in_template(tg) + 100 * of_device(o)": 124,
             "make(o).g() * 10 + make(tg).g() + 100 * made(o).g() + 1000 * made(tg).g()": 2112,
+        },
+    ),
+    "call operators": (
+        """
+        struct s {
+          int n;
+          int operator()(const device float* p) const { return n + 1; }
+          int operator()(const threadgroup float* p) const { return n + 2; }
+        };
+        struct converted {
+          int operator()(const device float* p, uint) { return 1; }
+          int operator()(const threadgroup float* p, ushort) { return 2; }
+        };
+        struct outside {
+          int operator()(const device float* p) const;
+          int operator()(const threadgroup float* p) const;
+        };
+        int outside::operator()(const device float* p) const { return 1; }
+        int outside::operator()(const threadgroup float* p) const { return 2; }
+        struct of_object {
+          float v;
+          int operator()(int x) const device { return 1; }
+          int operator()(int x) const threadgroup { return 2; }
+          int operator()(int x) const thread { return 3; }
+        };
+        struct anything { template <typename P> int operator()(P p) const { return f(p); } };
+        struct any_two { template <typename P, typename Q> int operator()(P p, Q q) const { return f(p) * 10 + f(q); } };
+        struct any_pack { template <typename... P> int operator()(P... p) const { return (0 + ... + f(p)); } };
+        struct pointee {
+          template <typename T> int operator()(device T* p) const { return 1; }
+          template <typename T> int operator()(threadgroup T* p) const { return 2; }
+          int operator()(float x) const { return 6; }
+          int operator()() const { return 7; }
+        };
+        struct one_space { int operator()(const device float* p) const { return 8; } };
+        struct moved {
+          device float* operator()(device float* p) const { return p + 1; }
+          threadgroup float* operator()(threadgroup float* p) const { return p + 1; }
+        };
+        struct owning {
+          int operator()(const device float* p) const { return (*this)(p, 1); }
+          int operator()(const threadgroup float* p) const { return (*this)(p, 2); }
+          int operator()(const device float* p, int n) const { return n * 10 + 1; }
+          int operator()(const threadgroup float* p, int n) const { return n * 10 + 2; }
+        };
+        struct base { int operator()(const device float* p) const { return 1; } int operator()(const threadgroup float* p) const { return 2; } };
+        struct derived : base { int g(threadgroup float* p) const { return (*this)(p); } };
+        struct member { s x; int g(device float* p, threadgroup float* q) const { return x(p) * 10 + x(q); } };
+        template <typename T> struct of_class {
+          int operator()(const device T* p) const { return 1; }
+          int operator()(const threadgroup T* p) const { return 2; }
+        };
+        template <typename F, typename P> int apply(F g, P p) { return g(p); }
+        template <typename F, typename P> int twice(const thread F& g, P p) { return g(p) + 10 * g(p + 1); }
+        template <typename F> int both(F g, device float* p, threadgroup float* q) { return g(p) * 10 + g(q); }
+        template <typename F> struct holder { F g; template <typename P> int call(P p) { return g(p); } };
+        int plain(const device float* p) { return 9; }
+        """,
+        {
+            "s x{10};; x(o) + 100 * x(tg) + 10000 * (x)(sp)": 121211,
+            "(s{20})(tg) + 100 * s{30}(o)": 3122,
+            "converted x;; x(o, ushort(1)) + 10 * x(tg, 1u)": 21,
+            "outside x;; x(o) + 10 * x(tg)": 21,
+            "device of_object& x = *(device of_object*)o; threadgroup of_object& y = *(threadgroup of_object*)tg; of_object z;; x(0) + 10 * y(0) + 100 * z(0)": 321,
+            "anything x;; x(o) + 10 * x(tg) + 100 * x(own) + 1000 * x(7) + 10000 * x(&c)": 35421,
+            "any_two x;; x(o, tg) + 100 * x(tg, 4)": 2512,
+            "any_pack x;; x(o, tg, own) + 100 * x() + 1000 * x(4)": 5007,
+            "pointee x;; x(o) + 10 * x(tg) + 100 * x(1.0f) + 1000 * x() + 10000 * x(oi)": 17621,
+            "one_space x;; x(o)": 8,
+            "moved x;; f(x(o)) + 10 * f(x(tg))": 21,
+            "owning x;; x(o) + 100 * x(tg) + 10000 * x(tg, 3)": 322211,
+            "derived x;; x.g(tg) + 10 * x(o)": 12,
+            "member x{{1}};; x.g(o, tg)": 23,
+            "of_class<float> x;; x(o) + 10 * x(tg)": 21,
+            "s x{0};; x.operator()(tg) + 10 * x.operator()(o)": 12,
+            "apply(s{0}, o) + 10 * apply(s{0}, tg) + 100 * apply(anything(), &c)": 321,
+            "twice(s{0}, o) + 100 * twice(anything(), sp)": 2211,
+            "both(s{0}, o, tg) + 100 * both(anything(), o, tg) + 10000 * both(pointee(), o, tg)": 121212,
+            "apply(one_space(), o) + 10 * apply(plain, o)": 98,
+            "auto g = [](const device float* p) { return 5; };; apply(g, o) + 10 * g(o)": 55,
+            "holder<s> h{{0}}; holder<one_space> i;; h.call(o) + 10 * h.call(tg) + 100 * i.call(o)": 821,
+        },
+    ),
+    "generic lambdas": (
+        """
+        template <typename F, typename P> int apply(F g, P p) { return g(p); }
+        template <typename F> int both(F g, device float* p, threadgroup float* q) { return g(p) * 10 + g(q); }
+        template <typename F> int of_number(F g) { return g(4); }
+        template <typename P> int in_template(P p) {
+          auto g = [&](auto q) { return f(p) * 10 + f(q); };
+          return g(p + 1);
+        }
+        struct s {
+          int operator()(const device float* p) const { return 1; }
+          int operator()(const threadgroup float* p) const { return 2; }
+        };
+        """,
+        {
+            "auto g = [](auto p) { return f(p + 1); };; g(o) + 10 * g(tg) + 100 * g(own)": 421,
+            "auto g = [&](auto p, auto q) { return f(p) * 10 + f(q); };; g(o, tg) + 100 * g(tg, 4)": 2512,
+            "int n = 3; auto g = [n](auto p, int k) { return f(p) * n + k; };; g(o, 1) + 100 * g(tg, 2)": 804,
+            "int n = 0; auto g = [&](auto p) { n += f(p); }; g(o); g(tg); g(o);; n": 4,
+            "int n = 0; auto g = [&n](auto p) -> void { n = n * 10 + f(p); }; g(tg); g(o);; n": 21,
+            "auto g = [](auto p) { return is_same_v<decltype(p), device float*>; };; g(o) + 10 * g(tg) + 100 * g(1)": 1,
+            "auto g = [](auto p) { return p + 1; };; f(g(o)) + 10 * f(g(tg))": 21,
+            "auto g = [](auto p) { decltype(p) q = p; auto r = q + 1; return f(r); };; g(o) + 10 * g(tg)": 21,
+            "auto g = [](const thread auto& p) { return f(p); };; g(d) + 10 * g(sp)": 21,
+            "auto g = [](const auto p, device float* q) { return f(p) * 10 + f(q); };; g(sp, o)": 21,
+            "auto g = [&](auto p) { auto h = [&](auto q) { return f(p) * 10 + f(q); }; return h(sp); };; g(o) + 100 * g(own)": 4212,
+            "[](auto p) { return f(p); }(sp) + 10 * [](auto p) { return f(p); }(o)": 12,
+            "apply([](auto p) { return f(p); }, o) + 10 * apply([](auto p) { return 2 * f(p); }, tg)": 41,
+            "both([](auto p) { return f(p); }, o, tg)": 12,
+            "auto g = [](auto p) { return f(p); };; both(g, o, tg) + 100 * g(own) + 1000 * apply(g, &c) + 10000 * of_number(g)": 53412,
+            "both(s(), o, tg) + 100 * both([](auto p) { return f(p); }, o, tg)": 1212,
+            "in_template(o) + 100 * in_template(tg)": 2211,
+        },
+    ),
+    "packs of classes": (
+        """
+        template <typename... T> struct tuple;
+        template <> struct tuple<> { int sum() const { return 0; } };
+        template <typename H, typename... T> struct tuple<H, T...> {
+          H h;
+          tuple<T...> rest;
+          int sum() const { return f(h) + 10 * rest.sum(); }
+        };
+        template <typename... T> struct functions { static int of(T... x) { return (0 + ... + f(x)); } };
+        template <typename T> struct reader { T p; int g() const { return f(p); } };
+        template <typename... T> struct readers : reader<T>... { int sum() const { return (reader<T>::g() + ...); } };
+        template <typename... P> int make(P... p) { return functions<P...>::of(p...); }
+        template <typename... P> struct all_device { enum { v = (is_same_v<P, device float*> && ...) }; };
+        template <typename R, typename... P> struct counted {
+          static int of(R r, P... p) { return f(r) * 100 + sizeof...(P) * 10 + (f(p) + ... + 0); }
+        };
+        template <typename T, typename... P> struct same { enum { v = (is_same_v<T, P> || ...) }; };
+        template <typename A, typename... T> struct listed { enum { v = 0 }; };
+        template <typename A, typename... T> struct listed<device A*, T...> { enum { v = 1 }; };
+        """,
+        {
+            "tuple<device float*, threadgroup float*, int> x{o, {tg, {4, {}}}};; x.sum()": 521,
+            "tuple<threadgroup float*> x{tg, {}}; tuple<int> y{1, {}};; x.sum() * 10 + y.sum()": 25,
+            "functions<device float*, threadgroup float*>::of(o, tg) + 100 * functions<int, int>::of(1, 2)": 1003,
+            "make(o, tg, own) + 100 * make(1, 2)": 1007,
+            "readers<device float*, threadgroup float*> x{{o}, {tg}};; x.sum()": 3,
+            "all_device<device float*, device float*>::v + 10 * all_device<device float*, threadgroup float*>::v + 100 * all_device<>::v": 101,
+            "counted<device float*, threadgroup float*, int>::of(o, tg, 4) + 1000 * counted<threadgroup float*>::of(tg)": 200127,
+            "same<device float*, threadgroup float*>::v + 10 * same<float, float>::v + 100 * same<device float*, int, device float*>::v": 110,
+            "listed<device float*, int>::v + 10 * listed<threadgroup float*, device float*>::v": 1,
         },
     ),
 }

@@ -6,10 +6,12 @@ is None.
 
 from __future__ import annotations
 
+import functools
 import re
 
 from ..source.tree import NESTED, inner_first, may_be_deep
 from .calls import CallGraph
+from .lookup import CALL_OPERATOR
 from .program import (
     ClassScope,
     Function,
@@ -17,6 +19,7 @@ from .program import (
     declared_identifier,
     last_name,
     name_node,
+    parameters_of_lambda,
     template_parameters,
 )
 from .scopes import Declaration
@@ -27,6 +30,7 @@ CASTS = {"static_cast", "reinterpret_cast", "const_cast", "as_type"}
 NUMBER = Type("value", None, None, "a number", False)
 COMPONENT = Type("value", None, None, "a component", False)  # of a vector, which has no address
 NULL = Type("value", None, None, "nullptr", False)
+A_FUNCTION = Type("value", None, None, "a function", False)
 _LITERALS = {
     "number_literal",
     "char_literal",
@@ -158,7 +162,8 @@ class Spaces:
         if type_node is not None and type_node.type == "decltype" and type_.kind == "value":
             return self._decltype(type_node)
         if not _is_auto(type_) or declaration.kind != "variable":
-            return None if _is_auto(type_) else type_
+            is_told = type_.kind in ("pointer", "reference") and _names_spaces(type_)
+            return type_ if is_told or not _is_auto(type_) else None
         if node.type == "for_range_loop":
             range_ = self.type_of(value)
             actual = range_.target if range_ is not None and range_.kind == "array" else None
@@ -206,6 +211,8 @@ class Spaces:
                 found = self._globals.get(name)
             if found is None and name in self._enumerators:
                 return NUMBER
+            if found is None and owner is None and name in self.calls.lookup.functions:
+                return A_FUNCTION
         return found.target if found is not None and found.kind == "reference" else found
 
     def _of_qualified_identifier(self, node) -> Type | None:
@@ -438,6 +445,9 @@ class Spaces:
             return self._cast(template[0]) if len(template) == 1 else None
         if called.type in ("primitive_type", "sized_type_specifier"):
             return NUMBER
+        called_lambda = self._lambda_called(node)
+        if called_lambda is not None:
+            return self._lambda_result(called_lambda)
         candidates = self.calls.functions_called(node)
         if candidates is None:
             return None
@@ -445,7 +455,9 @@ class Spaces:
             if called.type != "field_expression" and text in self.types.classes:
                 return self._object(called if called.type == "template_function" else name)
             matching = self.matching(node, candidates)
-            found = self._results(matching, self._owner(called))
+            is_object = all(f.name == CALL_OPERATOR for f in candidates)
+            owner = self._object_called(called) if is_object else self._owner(called)
+            found = self._results(matching, owner)
             if found is not None and found.kind == "value" and "<" in found.name:
                 return self._with_deduced(node, matching, found)
             return found or self._deduced_result(node, matching)
@@ -465,6 +477,66 @@ class Spaces:
         if text in _OPAQUE or text in self.calls.lookup.functions or text in self._globals:
             return None
         return NUMBER
+
+    @functools.cached_property
+    def object_calls(self) -> list:
+        """The calls that may be of the call operator of an object, and of no function."""
+        names = self.calls.lookup.functions
+        found = []
+        for call in self.source.find("(call_expression) @c"):
+            meaning = self.calls.meaning(call)
+            is_object = meaning.member is not None and meaning.member.name == CALL_OPERATOR
+            is_object = is_object or bool(meaning.functions)
+            if is_object and all(f.name == CALL_OPERATOR for f in meaning.functions):
+                name = call.child_by_field_name("function")
+                is_name = name.type == "identifier" and self.source.masked_text(name) in names
+                if not is_name or self._is_object(name):
+                    found.append(call)
+        return found
+
+    def _is_object(self, name) -> bool:
+        """Returns true if a name is that of a variable, a parameter or a data member."""
+        if self.calls.scopes_around(name).declaration_of(name) is not None:
+            return True
+        place = self.calls.place_of(name)
+        return self.calls.lookup.field(place, self.source.masked_text(name)) is not None
+
+    def _lambda_called(self, call):
+        """Returns the lambda_expression that a call certainly means, of several copies of one, too; None for others."""
+        scopes = self.calls.scopes_around(call)
+        found = self.calls.lambda_called(call, scopes)
+        name = call.child_by_field_name("function")
+        if found is not None or name.type != "identifier":
+            return found
+        declaration = scopes.declaration_of(name)
+        value = None if declaration is None else declaration.initialiser
+        if value is None or value.type != "compound_literal_expression":
+            return None
+        given = call.child_by_field_name("arguments").named_children
+        if self.source.masked_text(value.child_by_field_name("type")) != "msl_several" or not given:
+            return None
+        tag = self.source.masked_text(given[0]).partition("(")[0]
+        for node in value.child_by_field_name("value").named_children:
+            parameters = parameters_of_lambda(node) if node.type == "lambda_expression" else ()
+            if parameters and self.source.masked_text(parameters[0][0]).startswith(tag):
+                return node
+        return None
+
+    def _lambda_result(self, node) -> Type | None:
+        """Returns the type that a lambda returns."""
+        declarator = node.child_by_field_name("declarator")
+        for child in () if declarator is None else declarator.named_children:
+            if child.type == "trailing_return_type":
+                return self._cast(child.named_children[0])
+        body = node.child_by_field_name("body")
+        inside = [n for n in self.source.find("(lambda_expression) @l", body)]
+        values = {
+            decayed(self.type_of(value))
+            for value in self.source.find("(return_statement (_) @value)", body)
+            if not any(n.start_byte <= value.start_byte < n.end_byte for n in inside)
+        }
+        found = values.pop() if len(values) == 1 else None
+        return None if found is None or found.is_open else found
 
     def _owner(self, called) -> Type | None:
         """Returns the type of the object whose member is called."""
@@ -587,11 +659,22 @@ class Spaces:
         element = argument.child_by_field_name("pattern")
         return self.fit(call, leading + [element] * count, function)
 
+    def _object_called(self, callee) -> Type | None:
+        """Returns the type of the object whose call operator is called."""
+        if name_node(callee).type == "operator_name":
+            return self._owner(callee)
+        found = self.type_of(callee)
+        return found.target if found is not None and found.kind == "reference" else found
+
     def _takes_object(self, call, function: Function) -> str:
         if self.calls.lookup.owner(function) is None or is_static(self.source, function):
             return YES
         callee = call.child_by_field_name("function")
-        if callee.type == "field_expression":
+        if function.name == CALL_OPERATOR:
+            owner = self._object_called(callee)
+            if owner is not None and owner.is_open:
+                owner = None
+        elif callee.type == "field_expression":
             owner = self.type_of(callee.child_by_field_name("argument"))
             if self.source.node_text(callee.child_by_field_name("operator")) == "->":
                 owner = owner.target if owner is not None and owner.kind != "value" else None
@@ -666,7 +749,7 @@ def _bind(wanted: Type, actual: Type) -> str:
         return UNKNOWN
     copies = wanted.target.is_const and need == "thread"
     if actual.space is None:  # a value, in a temporary object
-        return YES if copies or need == "thread" else NO
+        return YES if copies else NO
     if actual.space == need:
         return _compared(chain(wanted.target), chain(actual), wanted.target, actual)
     return COPY if copies else NO
@@ -776,6 +859,15 @@ def _innermost(type_: Type) -> Type:
 def _is_auto(type_: Type) -> bool:
     type_ = _innermost(type_)
     return type_.kind == "value" and type_.name.split(" ")[-1] in ("auto", "decltype(auto)")
+
+
+def _names_spaces(type_: Type) -> bool:
+    """Returns true if a type of a pointer or a reference names the address space of each level."""
+    while type_.target is not None:
+        type_ = type_.target
+        if type_.space is None:
+            return False
+    return True
 
 
 def _in_space(type_: Type, space: str | None) -> Type:

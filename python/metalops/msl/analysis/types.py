@@ -17,6 +17,8 @@ from .program import Function, Program, parameter_ranges, template_parameters
 _CLASSES = ("struct_specifier", "class_specifier", "union_specifier")
 # Begins the names of type parameters that stand for no pointers (dialect/space_copies.py).
 NO_POINTER = "msl_no_pointer_"
+# Begins those of copies that are made for calls of objects, some of which may be of other classes.
+ATTEMPT = "msl_attempt_"
 NOTHING = f"{NO_POINTER}nothing_"  # of those of templates of which only copies are used
 DATA_SPACES = ("device", "constant", "threadgroup", "thread")
 
@@ -35,6 +37,7 @@ _BUILTIN_TEMPLATES = {
     "simdgroup_matrix",
     "tensor",
     "msl_decayed",
+    "msl_in",
 }
 _POINTER = re.compile(
     r"(?:const )?(device|threadgroup|thread|constant) (?:const )?(.+?) ?\*(?: const)?"
@@ -117,6 +120,7 @@ class Types:
             for word in ("const", "constexpr")
             for start in source.words_at.get(word, ())
         )
+        self._has_attempts = ATTEMPT in source.masked
         self._has_copies = any(name.startswith(NO_POINTER) for name in self._parameters)
         self._is_complete = False  # until all aliases are known
         self._collect_aliases()
@@ -198,6 +202,18 @@ class Types:
     def is_left(self, node) -> bool:
         """Returns true for a node of a template that is left for what is no pointer."""
         return self._has_copies and self._is_of(node, NO_POINTER)
+
+    def is_attempt(self, node) -> bool:
+        """Returns true for a node of a copy of a call operator, or of a lambda, that is made for a call of an object which
+        may be of another class: no error in it means anything, unless C++ instantiates it."""
+        around = node
+        while around is not None and self._has_attempts:
+            if around.type == "lambda_expression":
+                declarator = around.child_by_field_name("declarator")
+                if declarator is not None and ATTEMPT in self.source.masked_text(declarator):
+                    return True
+            around = around.parent
+        return self._has_attempts and self._is_of(node, ATTEMPT)
 
     def _is_of(self, node, prefix: str) -> bool:
         while node is not None:
@@ -426,12 +442,22 @@ class Types:
         if len(scopes) < 2 or not arguments:
             return scopes
         words = re.findall(r"\w+", arguments)
+        scopes = self._with_as_many_arguments(scopes, name)
         spaces = [w for w in words if w in DATA_SPACES]
         if not spaces and any(w in self._parameters or w in self.aliases for w in words):
             if not all(w.startswith(NO_POINTER) for w in words if w in self._parameters):
                 return scopes
         found = [s for s in scopes if self._spaces_in(self.written_name(s)) == spaces]
         return found or [s for s in scopes if not self._spaces_in(self.written_name(s))] or scopes
+
+    def _with_as_many_arguments(self, scopes: list, name: str) -> list:
+        """Returns the classes that have as many template arguments as a name: of templates with packs, some have more."""
+        if not any("..." in self._text(header) for s in scopes for header in s.template_headers):
+            return scopes
+        names = {s: self.written_name(s) for s in scopes}
+        count = len(self.arguments_in(name))
+        same = [s for s, n in names.items() if "<" in n and len(self.arguments_in(n)) == count]
+        return [s for s in same if "..." not in names[s]] or scopes
 
     @staticmethod
     def _spaces_in(name: str) -> list[str]:

@@ -21,6 +21,7 @@ from ..analysis.spaces import Spaces
 from ..analysis.types import DATA_SPACES, NO_POINTER, NOTHING
 from .class_deduction import ClassDeduction
 from .insertion import Insertion
+from .pack_classes import PackClasses, has_pack
 from .specialisations import uses
 
 _LIMIT = 64  # combinations of address spaces of a class
@@ -40,6 +41,7 @@ class ClassCopies:
         self._kind_of = kind_of
         self._copies_around = copies_around
         self._deduction = ClassDeduction(spaces, copies_around)
+        self._packs = PackClasses(spaces, copies_around)
 
     def around(self, node) -> ClassScope | None:
         """Returns the class template of whose definition, or of the definition of whose member, a node is part."""
@@ -57,10 +59,13 @@ class ClassCopies:
     def of(self, scope: ClassScope) -> list[Insertion]:
         """Returns the copies of a class template and of its specialisations, or first of a template in which it is used.
         Empty if it cannot be copied."""
+        written = self._packs.of(self._scopes_of(scope))
+        if written is not None:
+            return written
         family = self._family(scope)
         if not family:
             return []
-        primary = family[0].scope
+        primary = self._scopes_of(scope)[0]
         written = self._deduction.of(primary)
         if written is not None:
             return written
@@ -81,9 +86,7 @@ class ClassCopies:
                 continue
             combinations.setdefault(kinds)
             longer += self._defaults(use, primary, kinds)
-        self._add_inner(combinations, inside)
-        if not any(map(any, combinations)):
-            return []
+        self._add_inner(combinations, inside, {len(member.pattern) for member in family})
         copies = self._copies_of(family, combinations)
         if copies is None:
             return []
@@ -94,8 +97,8 @@ class ClassCopies:
             return True
         return member.scope is primary and self._is_of_member(use, primary)
 
-    def _add_inner(self, combinations: dict[tuple, None], inside: list) -> None:
-        """Adds what a class gives itself."""
+    def _add_inner(self, combinations: dict[tuple, None], inside: list, counts: set[int]) -> None:
+        """Adds what a class gives itself. counts: how many template arguments it takes."""
         waiting = [*combinations]
         while waiting and len(combinations) < _LIMIT:
             combination = waiting.pop()
@@ -110,7 +113,7 @@ class ClassCopies:
                     for t, a in zip(texts, arguments, strict=True)
                 ]
                 found = tuple(kinds)
-                is_whole = len(found) == len(combination) and "unknown" not in found
+                is_whole = len(found) in counts and "unknown" not in found
                 if is_whole and found not in combinations:
                     combinations[found] = None
                     waiting.append(found)
@@ -118,6 +121,8 @@ class ClassCopies:
     def _copies_of(self, family: list[_Member], combinations: dict[tuple, None]):
         """Returns the copies of the templates of a family; None if they cannot be made."""
         existing = {member.key for member in family}
+        has_packs = any(map(has_pack, self._scopes_of(family[0].scope)))
+        has_no_pointers = not any(map(any, combinations))
         longer: list[Insertion] = []
         for order, member in enumerate(family):
             opened: dict[tuple, dict[str, str | None]] = {}
@@ -130,17 +135,19 @@ class ClassCopies:
                     is_left = True
                 elif (key := member.key_of(kinds)) not in existing:
                     opened[key] = kinds
-            if not opened:
+            types = {name for name in member.names if name in member.types}
+            is_left_alone = any(name.startswith(NO_POINTER) for name in member.names)
+            # A class that gets no pointers gives others none.
+            if not opened and (is_left_alone or not (has_packs or has_no_pointers)):
                 continue
             functions = self._functions_of(member, family)
             if functions is None:
                 return None
             prefix = NO_POINTER if is_left else NOTHING
-            if any(name.startswith(NO_POINTER) for name in member.names):
+            if is_left_alone:
                 if is_left and any(name.startswith(NOTHING) for name in member.names):
                     return None
                 prefix = ""
-            types = {name for name in member.names if name in member.types}
             if prefix:
                 longer += self._named(member.scope.node, types, prefix)
             for function in functions if prefix else ():
@@ -168,18 +175,25 @@ class ClassCopies:
 
     def _family(self, scope: ClassScope) -> list[_Member]:
         """Returns a class template and its specialisations, the template first; none if they cannot be copied."""
-        name = scope.name.split("<")[0].strip()
-        scopes = [s for s in self.program.classes if s.name.split("<")[0].strip() == name]
+        scopes = self._scopes_of(scope)
         primary = [s for s in scopes if "<" not in s.name]
-        if len(primary) != 1 or any(s.path != scope.path for s in scopes):
+        has_packs = any(map(has_pack, scopes))  # of which the template may be declared only
+        if len(primary) != (1 if primary or not has_packs else 0):
+            return []
+        if any(s.path != scope.path for s in scopes):
             return []
         if any(part.startswith("class ") for part in scope.path):
             return []
-        if not self._parameters(primary[0]):
+        if not has_packs and not self._parameters(primary[0]):
             return []
-        found = [self._member(primary[0])]
-        found += [self._member(s) for s in scopes if s is not primary[0]]
+        found = [self._member(s) for s in scopes if not has_pack(s)]
         return [] if None in found else [f for f in found if f is not None]
+
+    def _scopes_of(self, scope: ClassScope) -> list[ClassScope]:
+        """Returns a class template and its specialisations, the template first if it is defined."""
+        name = scope.name.split("<")[0].strip()
+        scopes = [s for s in self.program.classes if s.name.split("<")[0].strip() == name]
+        return sorted(scopes, key=lambda s: "<" in s.name)
 
     def _member(self, scope: ClassScope) -> _Member | None:
         """Returns a class of a family; None if it is not known what it is for."""
@@ -215,7 +229,7 @@ class ClassCopies:
         """Returns the definitions of members of a class outside of it; None if they cannot be copied."""
         found = []
         for function in self._members(member.scope):
-            if any(self._is_inside(function.node, f.scope) for f in family):
+            if any(self._is_inside(function.node, s) for s in self._scopes_of(member.scope)):
                 continue
             if len(function.template_headers) != 1:
                 return None
@@ -232,21 +246,25 @@ class ClassCopies:
                     return None
                 if own[0] is member:
                     found.append(function)
-            elif member is family[0]:
+            elif member is family[0] and "<" not in member.scope.name:
                 if len(names) != len(member.names):
                     return None
                 found.append(function)
         return found
 
     def _scopes_in(self, function: Function, family: list[_Member]) -> Iterator:
-        name = family[0].scope.name
+        name = family[0].scope.name.split("<")[0].strip()
         for node in self.source.find("(template_type) @t", function.declarator):
             if self.source.masked_text(node.child_by_field_name("name")) == name:
                 yield node
 
     def _uses(self, scope: ClassScope) -> Iterator:
+        name = scope.name.split("<")[0].strip()
+        left = [s for s in self._scopes_of(scope) if has_pack(s)]
         for node in uses(self.source):
-            if self.source.masked_text(template_name(node)) == scope.name:
+            if self.source.masked_text(template_name(node)) == name and not any(
+                self._is_inside(node, s) for s in left
+            ):
                 yield node
 
     def _kinds(self, use, scope: ClassScope) -> tuple | None:
@@ -275,6 +293,8 @@ class ClassCopies:
 
     def _left_out(self, use, scope: ClassScope) -> list[str]:
         """Returns the defaults of the parameters for which a use has no arguments."""
+        if has_pack(scope):
+            return []
         count = len(use.child_by_field_name("arguments").named_children)
         ranges = [*parameter_ranges(scope.template_headers[0])][count:]
         return [self.source.text[start:end].partition("=")[2].strip() for _, start, end in ranges]

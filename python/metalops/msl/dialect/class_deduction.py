@@ -113,6 +113,8 @@ class ClassDeduction:
     def _deduced_by(self, scope, constructor: Function, arguments: list, types: list):
         found: list[str] = []
         header = template_parameters(scope.template_headers[0])
+        if any(p.node.type.startswith("variadic") for p in header):
+            return None
         parameters = self.spaces.types.parameters(constructor.declarator)
         for parameter in header:
             name = parameter.identifier and self.source.masked_text(parameter.identifier)

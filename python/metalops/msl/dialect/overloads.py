@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import re
 
-from ..analysis.lookup import CONSTRUCTOR, CONVERSION
+from ..analysis.lookup import CALL_OPERATOR, CONSTRUCTOR, CONVERSION
 from ..analysis.program import (
     Function,
     Program,
@@ -28,9 +28,7 @@ from ..analysis.spaces import (
     YES,
     Spaces,
     arguments_of,
-    chain,
     decayed,
-    differ,
     is_scalar,
     is_static,
     nested,
@@ -38,20 +36,17 @@ from ..analysis.spaces import (
 )
 from ..analysis.types import DATA_SPACES, Type
 from ..source.vocabulary import LIBRARY_WITH_SPACES
+from .call_operators import first_parameter, is_by_name, other_uses, suffix_of, tag_in, tagged
 from .duplicates import Keys, scope_of
 from .insertion import Insertion
 from .operands import Operands
+from .parameter_types import are_apart, conflict, end_of, is_builtin, spaces_named
 
 _OF_NO_NAME = re.compile(r"operator\W|operator$|operator |~")
 _VECTOR = re.compile(
     r"(?:metal::)?(?:bool|u?char|u?short|u?int|u?long|half|float|bfloat)[234](?:x[234])?"
 )
 _WRITABLE = {"device", "threadgroup", "thread"}
-# Types of the library, to which nothing converts.
-_ALONE = re.compile(
-    r"(?:metal::)?(?:(?:bool|integral)_constant\b|(?:true|false)_type$|sampler$"
-    r"|(?:texture(?:\dd|cube|_buffer)|depth(?:2d|cube))(?:_ms)?(?:_array)?\b)"
-)
 _ALIAS = re.compile(r"[^;{}]*?\b(?:using\s+(\w+)\s*=|typedef\b)")
 _NAMES = "[(identifier) (field_identifier)] @n"
 
@@ -207,7 +202,8 @@ class Overloads:
         of_const = {key for key in own if key[1]}
         for space, of_space in of_spaces.items():
             spaces = [
-                {(*map(_spaces, self._types(f)),) for f in found} for found in of_space.values()
+                {(*map(spaces_named, self._types(f)),) for f in found}
+                for found in of_space.values()
             ]
             spaced = [s for s in spaces if any(map(any, s))]
             named = {n for s in spaced for types in s for of_type in types for n in of_type}
@@ -245,8 +241,15 @@ class Overloads:
                     called = self.calls.functions_called(use)
                 if called is None or any(f in self.families[name] for f in called):
                     found.add(name)
+            if CALL_OPERATOR in self.families and function in self._calling_objects:
+                found.add(CALL_OPERATOR)
             self._mentions[function] = found
         return self._mentions[function]
+
+    @functools.cached_property
+    def _calling_objects(self) -> set[Function | None]:
+        """The functions that call objects."""
+        return {*map(self.calls.function_around, self.spaces.object_calls)}
 
     def _are_specialised_alike(self, one: Function, other: Function) -> bool:
         """Returns true if two templates have the same explicit specialisations, but for address spaces."""
@@ -278,7 +281,7 @@ class Overloads:
         if self._object(one) != self._object(other):
             return False
         for index, pair in enumerate(zip(self._types(one), self._types(other), strict=False)):
-            if not _conflict(*pair):
+            if not conflict(*pair):
                 if self._may_conflict(*pair):
                     return False
                 continue
@@ -286,7 +289,7 @@ class Overloads:
             if len(references) != 1 or {t.kind for t in pair} != {"reference", "value"}:
                 return False
             target = references[0].target
-            if _spaces(references[0]) != ("thread",) or any(map(nested, pair)):
+            if spaces_named(references[0]) != ("thread",) or any(map(nested, pair)):
                 return False
             if self._operands.may_be_elsewhere(one, other, index, target):
                 return False
@@ -325,8 +328,8 @@ class Overloads:
                 and self._scope(other) == self._scope(function)
                 and len(self._types(other)) == len(self._types(function))
                 and self._entry(other) == self._entry(function)
-                and [_end(t).name for t in self._types(other)]
-                == [_end(t).name for t in self._types(function)]
+                and [end_of(t).name for t in self._types(other)]
+                == [end_of(t).name for t in self._types(function)]
             ):
                 return other
         return function
@@ -351,9 +354,9 @@ class Overloads:
             return False
         pairs = list(zip(self._types(one), self._types(other), strict=False))
         objects = self._object(one), self._object(other)
-        conflict = None not in objects and objects[0] != objects[1]
+        are_of_spaces = None not in objects and objects[0] != objects[1]
         if any(
-            _are_apart(*pair)
+            are_apart(*pair)
             or self._are_classes_apart(*pair)
             or self._is_no_number(*pair)
             or self._is_no_number(*reversed(pair))
@@ -362,7 +365,7 @@ class Overloads:
             return False
         if self._is_more_special(one, other) or self._is_more_special(other, one):
             return False
-        return conflict or any(_conflict(*p) or self._may_conflict(*p) for p in pairs)
+        return are_of_spaces or any(conflict(*p) or self._may_conflict(*p) for p in pairs)
 
     def _are_told_by_const(self, one: Function, other: Function) -> bool:
         """Returns true if two functions take the same types, but one takes what is constant, and so const once it is erased,
@@ -372,8 +375,8 @@ class Overloads:
             return False
         directions = set()
         for index, (a, b) in enumerate(zip(*types, strict=True)):
-            if not _conflict(a, b):
-                if (a.kind, _end(a).name) != (b.kind, _end(b).name):
+            if not conflict(a, b):
+                if (a.kind, end_of(a).name) != (b.kind, end_of(b).name):
                     return False
                 continue
             if a.kind != b.kind or a.kind not in ("pointer", "reference"):
@@ -408,7 +411,7 @@ class Overloads:
         or values and references."""
         if "pointer" in (one.kind, other.kind) and one.kind != other.kind:
             return False
-        names = [_end(t).name.split("<")[0].strip() for t in (one, other)]
+        names = [end_of(t).name.split("<")[0].strip() for t in (one, other)]
         classes = self.spaces.types.classes
         if names[0] == names[1] or any(n not in classes or n in self.lookup.aliases for n in names):
             return False
@@ -432,8 +435,8 @@ class Overloads:
         start, end = constructor.head, constructor.declarator.start_byte
         if re.search(r"\bexplicit\b", self.source.masked[start:end]):
             return False
-        of = _end(self._types(constructor)[0])
-        return of.is_open or not (_is_builtin(of) or of.name.split("<")[0] == constructor.name)
+        of = end_of(self._types(constructor)[0])
+        return of.is_open or not (is_builtin(of) or of.name.split("<")[0] == constructor.name)
 
     def _is_no_number(self, number: Type, other: Type) -> bool:
         """Returns true if a parameter is a builtin scalar, and another one an object of a class, or a reference to one or
@@ -447,7 +450,7 @@ class Overloads:
         if name in self.lookup.aliases:
             return False
         if name not in self.spaces.types.classes:
-            return other.kind == "reference" and _is_builtin(target) and not is_scalar(target)
+            return other.kind == "reference" and is_builtin(target) and not is_scalar(target)
         conversions = self.lookup.members.get(name, {}).get(CONVERSION, ())
         return not self.lookup.has_bases(name) and all(map(self._is_to_vector, conversions))
 
@@ -515,7 +518,7 @@ class Overloads:
     def _entry(self, function: Function) -> tuple[str, ...]:
         """Returns what a name says of each parameter, and of the object: its address spaces."""
         if function not in self._entries:
-            spaces = ["_".join(_spaces(t)) or "0" for t in self._types(function)]
+            spaces = ["_".join(spaces_named(t)) or "0" for t in self._types(function)]
             while spaces and spaces[-1] == "0":
                 spaces.pop()
             object_ = self._object(function)
@@ -533,7 +536,7 @@ class Overloads:
     def _suffix(self, function: Function) -> str:
         if function not in self._suffixes:
             entry = self._entry(function)
-            suffix = "_in_" + "_".join(entry) if entry else ""
+            suffix = suffix_of([*entry])
             while suffix and function.name + suffix in self.source.identifiers:
                 suffix += "_"
             self._suffixes[function] = suffix
@@ -548,8 +551,15 @@ class Overloads:
                     "write an overload",
                     function.declarator.start_byte,
                 )
-            node = name_node(name_of(function.declarator))
-            self._insert(node.end_byte, self._suffix(function))
+            self._found += self._renamed(function, self._suffix(function))
+
+    def _renamed(self, function: Function, suffix: str) -> list[Insertion]:
+        """Returns the text that gives a function a name of its own; a call operator gets a parameter instead."""
+        if function.name == CALL_OPERATOR:
+            parameters = function.declarator.child_by_field_name("parameters")
+            return [first_parameter(parameters, self.source, suffix)]
+        end = name_node(name_of(function.declarator)).end_byte
+        return [Insertion(end, suffix)] if suffix else []
 
     def _insert(self, offset: int, text: str) -> None:
         if text:
@@ -588,6 +598,22 @@ class Overloads:
                     "call is not supported",
                     node.start_byte,
                 )
+        if CALL_OPERATOR in wanted:
+            self._calls_of_objects()
+
+    def _calls_of_objects(self) -> None:
+        """Resolves the calls of objects whose call operators address spaces tell apart."""
+        calls = self.spaces.object_calls
+        for offset in other_uses(self.source, calls):
+            if offset not in self.calls.declaring:
+                raise ProgramError(
+                    "operator() has overloads that differ by address space; a use of it other than a "
+                    "call is not supported",
+                    offset,
+                )
+        for call in calls:
+            if tag_in(self.source, call) is None:
+                self._call(call.child_by_field_name("function"), call, CALL_OPERATOR)
 
     @staticmethod
     def _use(node):
@@ -686,7 +712,7 @@ class Overloads:
     def _call(self, node, call, name: str) -> None:
         functions = self.calls.functions_called(call)
         if functions is None:
-            if node.type == "identifier":
+            if node.type == "identifier" or name == CALL_OPERATOR:
                 return  # an object is called
             functions = [f for f in self.families[name] if self.lookup.owner(f) is not None]
         functions = [f for f in functions if f in self.families[name]]
@@ -709,6 +735,8 @@ class Overloads:
             types = [self.spaces.type_of(a) for a in arguments or ()]
             is_pointer = any(t is not None and t.kind in ("pointer", "array") for t in types)
             is_other = name in LIBRARY_WITH_SPACES or self.spaces.types.is_left(call)
+            is_other = is_other or (name == CALL_OPERATOR and not self._is_of_class(call))
+            is_other = is_other or self.spaces.types.is_attempt(call)
             if is_pointer and not is_other:
                 raise ProgramError(
                     f"no overload of {name} takes arguments in these address spaces: "
@@ -729,7 +757,15 @@ class Overloads:
                 if self.spaces.types.is_unused(call):
                     return
                 self._refuse(node, call, name, left, fits)
-        self._insert(node.end_byte, suffix)
+        if name == CALL_OPERATOR:
+            is_known = self._is_of_class(call) or is_by_name(self.source, call)
+            self._found += tagged(self.source, call, suffix, is_known)
+        else:
+            self._insert(node.end_byte, suffix)
+
+    def _is_of_class(self, call) -> bool:
+        """Returns true if an object is called of a class that the source tells."""
+        return self.calls.meaning(call).member is None
 
     def _without_strangers(self, call, functions: list[Function]) -> list[Function]:
         """Returns the functions without those of other namespaces whose parameters are numbers: only an object among the
@@ -738,7 +774,7 @@ class Overloads:
         return [
             f
             for f in functions
-            if f in reached or not all(_is_builtin(_end(t)) for t in self._types(f))
+            if f in reached or not all(is_builtin(end_of(t)) for t in self._types(f))
         ]
 
     def _have_one_suffix(self, functions: list[Function]) -> bool:
@@ -803,10 +839,11 @@ class Overloads:
 
     def _copy(self, function: Function, suffix: str, insertions: list[Insertion]) -> Insertion:
         start, end = function.node.start_byte, function.node.end_byte
-        at = name_node(name_of(function.declarator)).end_byte
+        renamed = self._renamed(function, suffix)
+        at = renamed[0].offset
         pieces, position = [], start
         inside = [i for i in insertions if start < i.offset < end and i.offset != at]
-        for insertion in sorted([*inside, Insertion(at, suffix)], key=lambda i: i.offset):
+        for insertion in sorted([*inside, *renamed], key=lambda i: i.offset):
             pieces += [self.source.text[position : insertion.offset], insertion.text]
             position = insertion.offset
         text = "".join([*pieces, self.source.text[position:end]])
@@ -873,7 +910,7 @@ class Overloads:
     def _refuse(self, node, call, name: str, left: list[Function], fits: dict) -> None:
         candidates = " and ".join(dict.fromkeys(self.keys.signature(f) for f in left))
         for argument in arguments_of(call) or ():
-            kinds = {tuple(_spaces(t)) for t in map(self._type_at(call, argument), left) if t}
+            kinds = {tuple(spaces_named(t)) for t in map(self._type_at(call, argument), left) if t}
             actual = self.spaces.type_of(argument)
             if len(kinds) > 1 and (actual is None or actual.is_open):
                 what = " ".join(self.source.node_text(argument).split())
@@ -918,60 +955,8 @@ def _without_const(text: str) -> str:
 
 def _has_no_name(function: Function, lookup) -> bool:
     """Returns true for an operator, a conversion, a constructor or a destructor."""
-    return (
+    return function.name != CALL_OPERATOR and (
         function.is_conversion
         or _OF_NO_NAME.match(function.name) is not None
         or lookup.owner(function) == function.name
     )
-
-
-def _spaces(type_: Type) -> tuple[str, ...]:
-    """Returns the address spaces that a parameter's type names."""
-    if type_.kind == "reference":
-        inside = nested(type_.target) if type_.target.kind == "value" else ()
-        return (type_.target.space or "thread", *chain(type_.target), *inside)
-    if type_.kind in ("pointer", "array"):
-        is_told = type_.kind == "pointer" or type_.space
-        return (*(chain(decayed(type_)) if is_told else ("thread",)), *nested(_end(type_)))
-    return nested(type_)
-
-
-def _conflict(one: Type, other: Type) -> bool:
-    """Returns true if the address spaces of two parameters, and nothing else that is certain, tell them apart."""
-    spaces = _spaces(one), _spaces(other)
-    if spaces[0] and spaces[1]:
-        return any(a != b for a, b in zip(*spaces, strict=False))
-    if not spaces[0] and not spaces[1]:
-        return False
-    plain = other if spaces[0] else one
-    return plain.is_open or (one if spaces[0] else other).kind == "reference"
-
-
-def _are_apart(one: Type, other: Type) -> bool:
-    """Returns true if no argument converts to both of two parameters, whatever its address space is."""
-    if one.kind == other.kind == "pointer":
-        return differ(_end(one), _end(other)) and len(chain(one)) == len(chain(other))
-    if one.kind == other.kind == "reference" and not (one.target.is_const or other.target.is_const):
-        return differ(_end(one), _end(other))
-    for array, value in ((one, other), (other, one)):
-        if array.kind == "reference" and array.target.kind == "array" and value.kind == "value":
-            return not value.is_open
-    for pointer, value in ((one, other), (other, one)):
-        if pointer.kind == "pointer" and value.kind == "value" and not value.is_open:
-            return _is_builtin(value)
-    for value, reference in ((one, other), (other, one)):
-        if value.kind == "value" and reference.kind == "reference":
-            return _ALONE.match(value.name) is not None
-    return False
-
-
-def _is_builtin(type_: Type) -> bool:
-    return differ(type_, Type("value", None, None, "int")) or differ(
-        type_, Type("value", None, None, "float")
-    )
-
-
-def _end(type_: Type) -> Type:
-    while type_.target is not None:
-        type_ = type_.target
-    return type_

@@ -11,6 +11,7 @@ import functools
 import re
 from collections.abc import Iterable, Iterator
 
+from ..analysis.lookup import CALL_OPERATOR
 from ..analysis.program import (
     Function,
     Program,
@@ -22,19 +23,19 @@ from ..analysis.program import (
     template_parameters,
 )
 from ..analysis.spaces import Spaces, arguments_of, chain, decayed, spaces_of
-from ..analysis.types import DATA_SPACES, NO_POINTER, NOTHING, Type
+from ..analysis.types import ATTEMPT, DATA_SPACES, NO_POINTER, NOTHING, Type
 from ..source.locations import LineMap
 from ..source.parse import Source
+from .call_operators import tag_in
 from .class_aliases import without_aliases
 from .class_copies import ClassCopies
 from .insertion import Insertion, inserted
+from .lambda_copies import LambdaCopies
 from .overloads import spaced_aliases
 from .separated import insertions
+from .template_copy import IDENTIFIERS, Kind, TemplateCopy, pointee
 
 _LIMIT = 64  # templates of a program
-_IDENTIFIERS = "[(identifier) (type_identifier) (namespace_identifier)] @n"
-# An argument's address space, or None if it is no pointer. A tuple of these for a pack.
-Kind = str | None | tuple
 NOT_TAKEN = "not taken"
 # Errors in the use of a class template, by name, rather than in itself.
 _CLASS = re.compile(
@@ -97,6 +98,7 @@ class _Copies:
         self.spaces: Spaces = program.kept(spaces_of)
         self.calls = self.spaces.calls
         self._classes = ClassCopies(self.spaces, number, self._kind_of, self._around)
+        self._lambdas = LambdaCopies(self.spaces, self._kind, self._around)
         self._open: dict[Function, dict[str, bool]] = {}
         self._calls_found: dict[Function, list] = {}
 
@@ -113,7 +115,11 @@ class _Copies:
         return longer or self._around(node)
 
     def _around(self, node) -> list[Insertion]:
-        """Returns the copies of the function template around a node, or else of the class template."""
+        """Returns the copies of the generic lambda around a node, or else of the function template, or of the class
+        template."""
+        longer = self._lambdas.around(node)
+        if longer:
+            return longer
         function = self.calls.function_around(node) or self._with_header(node)
         if function is not None and function.is_specialisation:
             function = self.specialised.get(function)
@@ -135,6 +141,12 @@ class _Copies:
     def copies_for(self, function: Function) -> list[Insertion]:
         """Returns the copies of a template, and of those with which it is recursive; or first of one that calls it."""
         waits_for = self._waits_for(function)
+        for called in (function, *waits_for):
+            for call in self._calls_of(called):
+                if self._kinds(call, called, self._open_parameters(called)) is None:
+                    longer = self._lambdas.around(call)
+                    if longer:
+                        return longer
         group = [f for f in waits_for if f is not function and function in self._waits_for(f)]
         group.insert(0, function)
         group += [f for f in self._namesakes(group) if f not in group]
@@ -372,7 +384,7 @@ class _Copies:
         for parameter, argument in written:
             if kinds.get(parameter) is not None:
                 start = self.source.previous_code(argument.start_byte) + 1
-                yield Insertion(start, f" {_pointee(kinds[parameter])}<")
+                yield Insertion(start, f" {pointee(kinds[parameter])}<")
                 yield Insertion(self.source.next_code(argument.end_byte), ">")
 
     def _suffix(self, function: Function, kinds: dict[str, Kind]) -> str:
@@ -588,7 +600,9 @@ class _Copies:
             return False
         if function.body is None and not self._specialisations_of(function):
             return False
-        if function.is_conversion or not re.fullmatch(r"\w+", function.name):
+        if function.is_conversion or not re.fullmatch(r"\w+|operator\(\)", function.name):
+            return False
+        if function.name == CALL_OPERATOR and self._only_written(function):
             return False
         family = [f for f in self.program.functions if f.name == function.name]
         if any("unknown" in self._kinds_of_specialisation(*p) for p in self.specialised.items()):
@@ -631,17 +645,52 @@ class _Copies:
             self._calls_found[function] = [*self._find_calls(function)]
         return self._calls_found[function]
 
-    def _find_calls(self, function: Function) -> Iterator:
+    def _calls_by(self, name: str) -> Iterator:
+        """Yields the calls by a name; for call operators, those of objects."""
+        if name == CALL_OPERATOR:
+            yield from (c for c in self.spaces.object_calls if tag_in(self.source, c) is None)
+            return
         for call in self.source.find("(call_expression) @c"):
-            name = name_node(call.child_by_field_name("function"))
-            if self.source.masked_text(name) != function.name:
-                continue
+            if self.source.masked_text(name_node(call.child_by_field_name("function"))) == name:
+                yield call
+
+    def _find_calls(self, function: Function) -> Iterator:
+        for call in self._calls_by(function.name):
             called = self.calls.functions_called(call)
             if called and function not in called:
+                continue
+            if not self._takes_written(call, function):
                 continue
             arguments = arguments_of(call)
             if arguments is None or not self._is_of_another(len(arguments), function):
                 yield call
+
+    def _takes_written(self, call, function: Function) -> bool:
+        """Returns true if a call has template arguments such as a template takes, and all that no argument tells."""
+        name = name_node(call.child_by_field_name("function"))
+        written = []
+        if name.parent.type in ("template_function", "template_method"):
+            written = name.parent.child_by_field_name("arguments").named_children
+        header = [p for h in function.template_headers for p in template_parameters(h)]
+        if any(p.node.type.startswith("variadic") for p in header):
+            return True
+        if len(written) > len(header):
+            return False
+        for parameter, argument in zip(header, written, strict=False):
+            if argument.type.endswith("_literal") and parameter.is_type:
+                return False
+            is_type = argument.type == "type_descriptor" and not re.fullmatch(
+                r"[\w:]+", self.source.masked_text(argument).strip()
+            )
+            if (is_type or _is_of_builtin(argument)) and not parameter.is_type:
+                return False
+        left = [p for p in header[len(written) :] if p.identifier is not None]
+        names = [
+            self.source.masked_text(p.identifier)
+            for p in left
+            if not p.node.type.startswith("optional")
+        ]
+        return not self._written_only(function, names)
 
     def _is_of_another(self, arguments: int, function: Function) -> bool:
         """Returns true if a call with some number of arguments means a function of as many parameters, and not a template
@@ -649,6 +698,7 @@ class _Copies:
         return any(self._open_parameters(function).values()) and any(
             f.name == function.name
             and f is not function
+            and (f.name != CALL_OPERATOR or self._place(f) == self._place(function))
             and len(self.spaces.types.parameters(f.declarator)) == arguments
             and "..." not in self.source.masked_text(f.declarator)
             for f in self.program.functions
@@ -780,13 +830,13 @@ class _Copies:
 
     def _named(self, node, parameters: dict[str, bool], prefix: str) -> Iterator[Insertion]:
         """Yields the insertions that rename the parameters of a template that is left for what is no pointer."""
-        for identifier in self.source.find(_IDENTIFIERS, node):
+        for identifier in self.source.find(IDENTIFIERS, node):
             if self.source.masked_text(identifier) in parameters:
                 yield Insertion(identifier.start_byte, prefix)
 
     def _copy(
         self, function: Function, combination: tuple, index: str, group: list[Function]
-    ) -> _Copy:
+    ) -> TemplateCopy:
         kinds = dict(zip(self._open_parameters(function), combination, strict=True))
         own = self._own_types(function, combination)
         marks = [i for c in self._calls_in(function, group) for i in self._marks(c, group, own)]
@@ -794,242 +844,19 @@ class _Copies:
         suffix = self._suffix(function, kinds)
         if suffix:
             marks.append(Insertion(name.end_byte, suffix))
-        return _Copy(self, function, kinds, f"msl_{self.number}_{index}_", marks)
-
-
-def _pointee(kind: Kind) -> str:
-    """Returns the template that gives what a pointer points to, as the parameter of a copy is deduced."""
-    return "msl_constant_pointee" if kind == "constant" else "msl_pointee"
-
-
-class _Copy:
-    """One copy of a template. kinds: what its parameters are. prefix: of the names in it."""
-
-    def __init__(
-        self,
-        copies: _Copies,
-        function: Function,
-        kinds: dict[str, Kind],
-        prefix: str,
-        marks: list[Insertion],
-    ):
-        self.source = copies.source
-        self.function = function
-        self.kinds = kinds
-        self.prefix = prefix
-        self.bare = list(copies._bare(function))
-        self.only_written = copies._only_written(function)
-        self._edits: list[tuple[int, int, str]] = [(i.offset, i.offset, i.text) for i in marks]
-        self.packs: dict[
-            str, list[str]
-        ] = {}  # of types and of parameters: the names of their elements
-
-    def text(self) -> str:
-        self._find_packs()
-        self._header()
-        aliases = self._parameters()
-        self._expansions()
-        body = self.function.body
-        if body is not None:
-            self._edit(body.start_byte + 1, body.start_byte + 1, f" {aliases}")
-        self._names()
-        return self._edited(self.function.node.end_byte)
-
-    def declaration(self) -> str:
-        """Returns the declaration of the copy, once text() has been called."""
-        return f"{self._edited(self.function.body.start_byte)};"
-
-    def _edited(self, until: int) -> str:
-        pieces, position = [], self.function.node.start_byte
-        for start, end, text in sorted(self._edits):
-            if start < position:
-                continue  # inside of what is replaced
-            if start >= until:
-                break
-            pieces += [self.source.text[position:start], text]
-            position = end
-        pieces.append(self.source.text[position:until])
-        lines = re.sub(r"(?m)^[ \t]*#.*$", "", "".join(pieces)).split("\n")
-        return " ".join(line.strip() for line in lines)
-
-    def _edit(self, start: int, end: int, text: str) -> None:
-        self._edits.append((start, end, text))
-
-    def _type(self, name: str, kind: Kind) -> str:
-        """Returns the parameter of a template as it is written outside of the body."""
-        return f"{NO_POINTER}{name}" if kind is None else f"{kind} {self.prefix}{name}*"
-
-    def _find_packs(self) -> None:
-        for node, name, _ in self.bare:
-            if isinstance(self.kinds.get(name), tuple):
-                count = len(self.kinds[name])
-                self.packs[name] = [f"{name}_{i}" for i in range(count)]
-                identifier = declared_identifier(node.child_by_field_name("declarator"))
-                if identifier is not None:
-                    own = self.source.masked_text(identifier)
-                    self.packs[own] = [f"{self.prefix}{own}_{i}" for i in range(count)]
-
-    def _header(self) -> None:
-        header = self.function.template_headers[0]
-        written = []
-        for parameter, (_, start, end) in zip(
-            template_parameters(header), parameter_ranges(header), strict=True
-        ):
-            name = parameter.identifier and self.source.masked_text(parameter.identifier)
-            if name not in self.kinds:
-                written.append(self._in_header(self.source.text[start:end].strip()))
-                continue
-            kind = self.kinds[name]
-            elements = zip(
-                self.packs.get(name, [name]), kind if name in self.packs else [kind], strict=True
-            )
-            for element, of_element in elements:
-                own = NO_POINTER if of_element is None else self.prefix
-                default = self.source.text[start:end].partition("=")[2].strip()
-                value = ""
-                if default and name in self.only_written and of_element is not None:
-                    value = f" = {_pointee(of_element)}<{self._in_header(default)}>"
-                written.append(f"typename {own}{element}{value}")
-        self._edit(header.start_byte, header.end_byte, f"<{', '.join(written)}>")
-
-    def _in_header(self, text: str) -> str:
-        for name, kind in self.kinds.items():
-            if name not in self.packs:
-                text = re.sub(rf"\b{re.escape(name)}\b", self._type(name, kind), text)
-        return text
-
-    def _parameters(self) -> str:
-        """Rewrites the parameters, and returns the aliases of their types in the body."""
-        parameters = self.function.declarator.child_by_field_name("parameters")
-        written, aliases = [], []
-        ranges = {node.id: (start, end) for node, start, end in parameter_ranges(parameters)}
-        for node, name, _ in self.bare:
-            start, end = ranges[node.id]
-            text = self.source.text[start:end].strip()
-            if name not in self.kinds:
-                written.append(self._in_header(text))
-                continue
-            identifier = declared_identifier(node.child_by_field_name("declarator"))
-            own = "" if identifier is None else self.source.masked_text(identifier)
-            before = self.source.text[start : identifier.start_byte if identifier else end]
-            suffix = " const" if re.search(r"\bconst\b", before) else ""
-            suffix += " thread&" if "&" in before else ""
-            kind = self.kinds[name]
-            if name in self.packs:
-                elements = zip(
-                    self.packs[name], kind, self.packs.get(own, [""] * len(kind)), strict=True
-                )
-                for element, of_element, parameter in elements:
-                    written.append(f"{self._type(element, of_element)}{suffix} {parameter}")
-            else:
-                default = node.child_by_field_name("default_value")
-                value = (
-                    "" if default is None else f" = {self.source.text[default.start_byte : end]}"
-                )
-                written.append(f"{self._type(name, kind)}{suffix} {own}{value}")
-        for name, kind in self.kinds.items():
-            if name not in self.packs and kind is not None:
-                aliases.append(f"using {self.prefix}type_{name} = {self._type(name, kind)};")
-        self._edit(parameters.start_byte, parameters.end_byte, f"({', '.join(written)})")
-        return " ".join(aliases)
-
-    def _expansions(self) -> None:
-        """Rewrites the expansions of packs in the body."""
-        if self.function.body is None:
-            return
-        query = "[(parameter_pack_expansion) (fold_expression) (sizeof_expression)] @e"
-        for node in self.source.find(query, self.function.body):
-            if any(start <= node.start_byte < end for start, end, _ in self._edits):
-                continue
-            text = self.source.text[node.start_byte : node.end_byte]
-            packs = [p for p in self.packs if re.search(rf"\b{re.escape(p)}\b", text)]
-            if not packs:
-                continue
-            if node.type == "sizeof_expression":
-                if "..." in text:
-                    self._edit(node.start_byte, node.end_byte, str(len(self.packs[packs[0]])))
-                continue
-            if node.type == "fold_expression":
-                self._edit(node.start_byte, node.end_byte, self._folded(node))
-                continue
-            elements = self._elements(text[: text.rindex("...")].rstrip())
-            start, end = node.start_byte, node.end_byte
-            if not elements:  # with the comma before it, or behind it
-                before = self.source.previous_code(start)
-                behind = self.source.next_code(end)
-                if self.source.masked[before] == ",":
-                    start = before
-                elif self.source.masked[behind] == ",":
-                    end = behind + 1
-            self._edit(start, end, ", ".join(elements))
-
-    def _elements(self, pattern: str) -> list[str]:
-        """Returns a pattern for each element of the packs that it names."""
-        count = max(
-            len(e) for p, e in self.packs.items() if re.search(rf"\b{re.escape(p)}\b", pattern)
+        prefix = ATTEMPT if function.name == CALL_OPERATOR else "msl_"
+        return TemplateCopy(
+            self.source,
+            function,
+            kinds,
+            f"{prefix}{self.number}_{index}_",
+            [*self._bare(function)],
+            self._only_written(function),
+            marks,
         )
-        found = []
-        for index in range(count):
-            text = pattern
-            for name, elements in self.packs.items():
-                kinds = self.kinds.get(name)
-                element = elements[index]
-                if kinds is not None:
-                    element = self._type(element, kinds[index])
-                text = re.sub(rf"\b{re.escape(name)}\b", element, text)
-            found.append(self._renamed(text))
-        return found
 
-    def _renamed(self, text: str) -> str:
-        for name, kind in self.kinds.items():
-            if name not in self.packs:
-                own = f"{NO_POINTER}{name}" if kind is None else f"{self.prefix}type_{name}"
-                text = re.sub(rf"\b{re.escape(name)}\b", own, text)
-        return text
 
-    def _folded(self, node) -> str:
-        text = self.source.text[node.start_byte + 1 : node.end_byte - 1]
-        before, _, behind = text.partition("...")
-        symbol = next(
-            c.type
-            for c in node.children
-            if not c.is_named and c.type not in "().,..." or c.type == ","
-        )
-        left, right = before.strip(), behind.strip()
-        operands = []
-        for side in (left, right):
-            side = side.removeprefix(symbol).removesuffix(symbol).strip()
-            if side:
-                is_pack = any(re.search(rf"\b{re.escape(p)}\b", side) for p in self.packs)
-                operands.append(self._elements(side) if is_pack else [self._renamed(side)])
-        values = [o for group in operands for o in group]
-        if not values:
-            return {"&&": "true", "||": "false", ",": "void()"}.get(symbol, "()")
-        is_left = not left or (
-            right
-            and len(operands) == 2
-            and len(operands[0]) == 1
-            and left
-            and not any(re.search(rf"\b{re.escape(p)}\b", left) for p in self.packs)
-        )
-        if is_left:
-            folded = values[0]
-            for value in values[1:]:
-                folded = f"({folded} {symbol} {value})"
-        else:
-            folded = values[-1]
-            for value in reversed(values[:-1]):
-                folded = f"({value} {symbol} {folded})"
-        return f"({folded})"
-
-    def _names(self) -> None:
-        """Renames the parameters of the template where they are left, in the result and in the body."""
-        body = self.function.body
-        for node in self.source.find(_IDENTIFIERS, self.function.node):
-            name = self.source.masked_text(node)
-            if name not in self.kinds or name in self.packs:
-                continue
-            kind = self.kinds[name]
-            is_inside = body is not None and node.start_byte > body.start_byte and kind is not None
-            text = f"{self.prefix}type_{name}" if is_inside else self._type(name, kind)
-            self._edit(node.start_byte, node.end_byte, text)
+def _is_of_builtin(argument) -> bool:
+    """Returns true for a template argument that is a builtin type of C++."""
+    named = argument.child_by_field_name("type")
+    return named is not None and named.type == "primitive_type"

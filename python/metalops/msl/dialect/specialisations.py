@@ -515,11 +515,19 @@ class _Specialisations:
         name = inner.child_by_field_name("name")
         if name is None and inner.type == "declaration":  # a variable
             name = declared_identifier(inner.child_by_field_name("declarator"))
+        is_head = name is not None and name.type == "template_type"
+        if is_head:  # a partial specialisation, whose arguments tell which parameter is which
+            given_there = name.child_by_field_name("arguments").named_children
+            texts = [self.source.masked_text(a).strip() for a in given_there]
+            order = [text if text in order else None for text in texts[: len(texts) - is_pack]]
+            name = name.child_by_field_name("name")
         called = function.name if function is not None else name and self.source.masked_text(name)
         for offset in self._mentions(called) if called else ():
             use = self.source.leaf_at(offset).parent
             if use is not None and use.type in ("template_type", "template_function"):
                 written = use.child_by_field_name("arguments").named_children
+                if is_head and not is_pack and len(written) != len(order):
+                    continue
                 for parameter, argument in zip(order + last * len(written), written, strict=False):
                     if parameter is not None:
                         given.setdefault(parameter, set()).update(self._pointers(argument))

@@ -55,6 +55,49 @@ using msl_decayed = typename msl_decayed_of<T>::type;  // the type of a value
 template <class T>
 using msl_constant_pointee = typename msl_without_const<msl_pointee<T>>::type;
 
+// The first parameter of call operators that address spaces tell apart, which cannot have names of
+// their own. spaces: a digit for each address space in the parameters (dialect/call_operators.py).
+template <unsigned long spaces>
+struct msl_in {};
+template <class F, class In, class... A>
+MSL_INLINE constexpr auto msl_called(int, F& f, In, A&&... x)
+    -> decltype(f(static_cast<A&&>(x)...)) {
+  return f(static_cast<A&&>(x)...);
+}
+template <class F, class In, class... A>
+MSL_INLINE constexpr auto msl_called(long, F& f, In in, A&&... x)
+    -> decltype(f(in, static_cast<A&&>(x)...)) {
+  return f(in, static_cast<A&&>(x)...);
+}
+// msl_callable(f)(in, x...) is f(in, x...) for an object with such call operators, and f(x...) for
+// any other, a lambda or a function.
+template <class F>
+struct msl_callable_of {
+  F& f;
+  template <class In, class... A>
+  MSL_INLINE constexpr auto operator()(In in, A&&... x) const
+      -> decltype(msl_called(0, f, in, static_cast<A&&>(x)...)) {
+    return msl_called(0, f, in, static_cast<A&&>(x)...);
+  }
+};
+template <class F>
+MSL_INLINE constexpr msl_callable_of<F> msl_callable(F& f) {
+  return {f};
+}
+template <class F>
+MSL_INLINE constexpr msl_callable_of<F> msl_callable(F&& f) {
+  return {f};
+}
+
+// The copies of a generic lambda (dialect/lambda_copies.py).
+template <class... F>
+struct msl_several : F... {
+  using F::operator()...;
+};
+template <class... F>
+msl_several(F...) -> msl_several<F...>;
+#define msl_no_pointer_auto auto
+
 typedef signed char int8_t;
 typedef unsigned char uint8_t;
 typedef short int16_t;
