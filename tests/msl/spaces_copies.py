@@ -35,6 +35,9 @@ CASES = {
         template <typename P> int made() { return sizeof(P) == 8 ? f(P(0)) : 0; }
         template <typename P> int of(int x) { P p = 0; return f(p); }
         template <typename P> int of(float x) { P p = 0; return 10 * f(p); }
+        template <typename P, typename Q> int headers() { P p = 0; Q q = 0; return f(p) * 10 + f(q); }
+        template <typename P> int headers() { P p = 0; return f(p); }
+        template <typename P, int N> int headers() { P p = 0; return f(p) * N; }
         using device_floats = device float*;
         typedef threadgroup float* shared_floats;
         struct owner {
@@ -45,6 +48,7 @@ CASES = {
         {
             "g<device float*>() + 10 * g<threadgroup float*>() + 100 * g<int>()": 521,
             "g<device_floats>() + 10 * g<shared_floats>()": 21,
+            "headers<threadgroup float*>() + 10 * headers<device float*, threadgroup float*>() + 1000 * headers<device float*, 4>()": 4122,
             "auto q = o + 1;; g<decltype(q)>() + 10 * g<decltype(sp)>() + 100 * g<decltype(o + 1)>()": 121,
             "owner x;; owner::g<device float*>() + 10 * x.h<threadgroup float*>(10)": 201,
             "two<device float*>(o) + 100 * two<threadgroup float*>(o) + 10000 * two<constant float*>(tg)": 231211,

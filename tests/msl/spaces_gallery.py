@@ -138,6 +138,8 @@ CASES = [
         int of_pointer(threadgroup float* thread& p) { return 8; }
         int levels(device float* thread* p) { return 9; }
         int levels(threadgroup float* thread* p) { return 10; }
+        int of_temporary(thread int2& x) { return 15; }
+        template <typename T> int of_temporary(T x) { return 16; }
         template <typename T> struct of_values {
           static int taken(const device T& x) { return 11; }
           static int taken(const thread T& x) { return 12; }
@@ -165,6 +167,8 @@ CASES = [
             ("", "r(c)", 4),
             ("", "r(items[0].a)", 1),
             ("", "r(*tg)", 2),
+            ("", "of_temporary(int2(1, 2))", 16),
+            ("int2 q;", "of_temporary(q)", 15),
             ("", "of_array(own)", 5),
             ("", "of_array(tg)", 6),
             ("device float* q = o;", "of_pointer(q)", 7),
