@@ -161,6 +161,7 @@ BODIES = {
     "functions_that_write": "uint more = v; r = add_sum(more, lane & 1); r += more;",
     "templates": "r = twice<uint>(v) + uint(twice(float(v)));",
     "members": "Counter counter{v}; r = counter.add(2u) + counter.add(lane) + counter.value;",
+    "members_of_the_object": "Counter counter{v}; r = counter.add_twice(lane) + counter.value;",
     "static_members": "r = Counter::total(v);",
     "functors": "Counter counter{1u}; r = counter(v);",
     "threadgroup_memory": """
@@ -397,6 +398,7 @@ template <typename T> T twice(T x) { x = simd_sum(x) * 2; return x + 1; }
 struct Counter {
   uint value;
   uint add(uint more) { value += simd_sum(more); return this->value & 255; }
+  uint add_twice(uint more) { return this->add(more) * 3 + add(more + 1); }
   static uint total(uint x) { return simd_sum(x) * 2; }
   uint operator()(uint x) const { return simd_max(x + value); }
 };

@@ -58,6 +58,14 @@ def _is_own(function) -> bool:
     return function.type == "this"
 
 
+def _is_of_this(function) -> bool:
+    """Returns true for the name of the object's own member in `this->f(...)`."""
+    if function.type != "field_expression":
+        return False
+    is_plain = function.child_by_field_name("field").type == "field_identifier"
+    return is_plain and function.child_by_field_name("argument").type == "this"
+
+
 class GroupCalls:
     """Emits calls that synchronise. uses: the group forms that they call."""
 
@@ -227,7 +235,7 @@ class GroupCalls:
             raise NotCut(f"'{own[0].name}' is a member function and another one")
         if kinds != {True} and not is_object:
             return []
-        if function.type != "field_expression" and not is_object:
+        if not is_object and (function.type != "field_expression" or _is_of_this(function)):
             return ["msl_objects"]
         target = function if is_object else function.child_by_field_name("argument")
         inner = without_parentheses(target)
@@ -253,7 +261,7 @@ class GroupCalls:
             text.add(f").{name_in_group('operator()')}")
             return text
         leaf = name_node(function)
-        if function.start_byte < leaf.start_byte:
+        if function.start_byte < leaf.start_byte and not _is_of_this(function):
             text.add(self._rewriter.copy(function.start_byte, leaf.start_byte))
         text.add(name_in_group(self._source.node_text(leaf)))
         if leaf.end_byte < function.end_byte:
