@@ -201,6 +201,74 @@ RIGHT = {
         };
         number made(float v) { return v; }
         kernel void k(device float* out) { number a = number(out[1]); out[0] = a.x + made(2).x; }""",
+    "matrices of each address space, and their products": """
+        constant float3x3 turn = float3x3(float3(1), float3(2), float3(3));
+        constant float2x2 table = {1, 2, 3, 4};
+        struct Camera {
+          float4x4 view;
+          half3x3 small;
+          float3x3 turned() const { return float3x3(view[0].xyz, view[1].xyz, view[2].xyz); }
+        };
+        template <typename T> T trace(matrix<T, 3, 3> m) { return m[0][0] + m[1][1] + m[2].z; }
+        void add(thread float4x4& m, device const float4x4* p) { m += p[0]; m *= 2; m = p[1]; }
+        kernel void k(device Camera* out, constant Camera& c, device float4x4* ms, constant float4x4* cs,
+                      device float4* v) {
+          threadgroup float2x2 shared[2];
+          float4x4 m = c.view, zero(0.0f), other{};
+          m = ms[3] * cs[2] + m - transpose(m) * 2 * -m;
+          add(m, ms);
+          v[0] = m * v[1] + v[2] * cs[1] + (2 * m)[1] + cs[0][3];
+          ms[2] = cs[1];
+          ms[1][2] = float4(v[3].xyz, c.view[0].x);
+          ms[1][2][3] = c.view[0][1];
+          shared[0] = table * float2x2(1);
+          shared[0][1].x = shared[1].columns[0].y;
+          out[0] = c;
+          out[1].small = half3x3(float3x3(v[0].xyz, v[1].xyz, v[2].xyz));
+          out[1].small[0] = half3(1);
+          const float2x3 two = matrix<float, 2, 3>(v[0].xyz, v[1].xyz);
+          Camera here = c;
+          v[4].xyz = here.turned() * (two * v[5].xy) + trace(turn) + determinant(turn);
+          device float4x4& last = ms[4];
+          last = v[6].x > 0 ? m : c.view;
+          last[0] = m == zero ? other[1] : v[7];
+        }""",
+    "matrices of a simdgroup, also as members": """
+        template <typename T> struct Tile {
+          simdgroup_matrix<T, 8, 8> a[2];
+          simdgroup_float8x8 sum[2][2];
+          void load(const threadgroup T* p, int ld) { simdgroup_load(a[1], p, ld, ulong2(0, 0), false); }
+          void multiply(thread simdgroup_matrix<T, 8, 8>& b) {
+            simdgroup_multiply_accumulate(sum[0][1], a[0], b, sum[0][1]);
+          }
+          void store(device float* out) {
+            simdgroup_store(sum[0][0], out, 8);
+            sum[0][1].thread_elements()[0] = sum[0][0].thread_elements()[1];
+          }
+        };
+        kernel void k(device float* out, device const half* in, threadgroup half* s, constant int& n) {
+          simdgroup_float8x8 sum[2];
+          simdgroup_half8x8 a, b;
+          sum[0] = make_filled_simdgroup_matrix<float, 8>(0.f);
+          sum[1] = simdgroup_float8x8(0);
+          simdgroup_load(a, in, n);
+          simdgroup_load(b, s + 3, 8, ulong2(0), true);
+          simdgroup_multiply_accumulate(sum[0], a, b, sum[0]);
+          thread auto& mine = sum[0].thread_elements();
+          mine[0] *= 2;
+          simdgroup_store(sum[0] * sum[1], out, n, ulong2(0, 0), false);
+          Tile<half> tile;
+          tile.load(s, 8);
+          tile.multiply(a);
+          tile.store(out);
+        }""",
+    "vectors in braces as arguments": """
+        struct Box { float2 low; Box(const float2 x, float) thread : low(x) {} };
+        float2 sum(const float2 x, thread const float3& y) { return {x.x + y.x, x.y}; }
+        kernel void k(device float2* out, constant float& x) {
+          out[0] = sum({x, 2}, {x, 1, 2});
+          out[1] = Box({x, 3}, 4).low;
+        }""",
     "functions that are arguments of templates": """
         float twice(float x) { return 2 * x; }
         template <float (*F)(float)> float of(float x) { return F(x); }
@@ -252,8 +320,28 @@ def test_an_error_inside_a_template_of_others_is_at_the_line_that_uses_it(tmp_pa
 def test_a_source_with_what_our_metal_stdlib_lacks_is_left_alone():
     wrong = "  thread float* p = out;\n}\n"
     assert len(check("kernel void k(device float* out) {\n" + wrong)) == 1
-    for type_ in ("float4x4", "simdgroup_float8x8", "texture2d<float>", "vec<bool, 2>"):
+    for type_ in ("texture2d<float>", "vec<bool, 2>"):
         assert check(f"kernel void k(device float* out) {{\n  {type_} x;\n" + wrong) == []
+
+
+# What is wrong beside a matrix: the type of a variable, a line with that variable, and the end of the message.
+BESIDE_MATRICES = {
+    "a pointer": ("float4x4", "thread float* p = out;", "'device float *'"),
+    "a simdgroup's matrix": ("simdgroup_float8x8", "simdgroup_load(m, c);", "'simdgroup_load'"),
+    "the space of a matrix": ("float3x3", "device float3x3* p = &m;", "'thread float3x3 *'"),
+    "a column": ("float2x3", "thread float3& x = cs[0][1];", "changes address space"),
+    "the shape of a factor": ("float2x3", "float3 x = m * float3(1);", "'float3')"),
+}
+
+
+@needs_clang
+@pytest.mark.parametrize("kind", BESIDE_MATRICES)
+def test_a_source_with_matrices_is_checked(kind):
+    type_, wrong, ending = BESIDE_MATRICES[kind]
+    text = "kernel void k(device float* out, constant float* c, constant float2x3* cs) {\n"
+    ((line, sentence),) = check(f"{text}  {type_} m;\n  {wrong}\n}}\n")
+    assert line == 5
+    assert sentence.endswith(ending)
 
 
 def test_without_clang_there_is_no_second_opinion(monkeypatch):

@@ -54,6 +54,7 @@ _FLAGS = [
     "-Xclang",
     f"-cl-ext={_EXTENSIONS}",
     "-fno-caret-diagnostics",
+    "-fno-elide-type",
     "-fdiagnostics-color=never",
     "-ferror-limit=0",
 ]
@@ -66,6 +67,9 @@ _NAMES = [
     (re.compile(r"(?<=[*&])__private\b"), ""),
     (re.compile(r"__private\b"), "thread"),
     (re.compile(r"\b(\w+) __attribute__\(\(ext_vector_type\((\d)\)\)\)"), r"\1\2"),
+    (re.compile(r"\bsimdgroup_matrix<(\w+), 8, 8>"), r"simdgroup_\g<1>8x8"),
+    (re.compile(r"\bmatrix<(\w+), (\d), (\d)>"), r"\1\2x\3"),
+    (re.compile(r"\bvec<(\w+), (\d)>"), r"\1\2"),
     (re.compile(r" \(vector of \d+ '[^']*' values\)"), ""),
     (re.compile(r"\bmetal_(?=generic|global|local|pipe|read_|write_|atomic_)"), ""),
     (re.compile(r"__bf16\b"), "bfloat"),
@@ -114,6 +118,15 @@ _FILTERS = [
     _Filter(
         re.compile(r"from vector '[\w ]+?([234])' to vector '[\w ]+?\1' of different size$"),
         "The same, in a C cast.",
+    ),
+    _Filter(
+        re.compile(
+            r"^no matching (?:(?:member )?function for call to|constructor for initialization of)"
+        ),
+        "Metal makes a vector of values in braces, also as an argument.",
+        re.compile(
+            r"cannot convert initializer list argument to '(?:const )?(?:thread )?(?:const )?\w+[234]'$"
+        ),
     ),
     _Filter(
         re.compile(r"^explicitly-defaulted copy assignment operator must return '__generic "),
@@ -267,19 +280,16 @@ def _is_later_call(text: str, notes: list[str], left_out: set[str]) -> bool:
 _UNKNOWN = re.compile(
     r"^(?:use of undeclared identifier|unknown type name|no (?:type|template|member) named) '(\w+)'"
 )
-_MATRIX = re.compile(r"(?:packed_|simdgroup_)?(?:half|float|bfloat)[2348]x[2348]$")
 
 
 def _is_left_out(text: str) -> bool:
     """Returns true if a message is about something that Metal has and this small metal_stdlib lacks (textures,
-    matrices, vec<bool, N>, bfloat where clang has none ...): other messages about such a source may follow from it."""
+    vec<bool, N>, bfloat where clang has none ...): other messages about such a source may follow from it."""
     if text == "invalid vector element type 'bool'":
         return True
     match = _UNKNOWN.match(text)
-    return match is not None and bool(
-        _MATRIX.match(match[1])
-        or match[1] in FRAGMENT_FUNCTIONS
-        or match[1] in library_words(r"\b[A-Za-z_]\w*")
+    return match is not None and (
+        match[1] in FRAGMENT_FUNCTIONS or match[1] in library_words(r"\b[A-Za-z_]\w*")
     )
 
 

@@ -96,6 +96,7 @@ using ::int16_t;
 using ::int32_t;
 using ::int64_t;
 using ::int8_t;
+typedef decltype(nullptr) nullptr_t;
 using ::ptrdiff_t;
 using ::size_t;
 using ::uchar;
@@ -619,6 +620,144 @@ MSL_GEOMETRY(half)
 MSL_GEOMETRY(float)
 MSL_IF_BFLOAT(MSL_GEOMETRY(bfloat))
 
+// ---- matrices
+
+// An object in constant memory has constructors of its own.
+#define MSL_MATRIX_CONSTRUCTORS(SPACE)                                                            \
+  explicit constexpr matrix(T) SPACE : columns{} {}                                               \
+  template <typename... V, typename = enable_if_t<(sizeof...(V) == C || sizeof...(V) == C * R) && \
+                                                  msl_count<V...>() == C * R>>                    \
+  constexpr matrix(V...) SPACE : columns{} {}                                                     \
+  template <typename U, typename = enable_if_t<!__is_same(T, U)>>                                 \
+  explicit constexpr matrix(matrix<U, C, R>) SPACE : columns{} {}
+template <typename T, int C, int R>
+struct matrix {
+  vec<T, R> columns[C];
+  matrix() = default;
+  constexpr matrix() __constant : columns{} {}
+  constexpr matrix(const matrix&) = default;
+  constexpr matrix(const __constant matrix&) : columns{} {}
+  constexpr matrix(const __constant matrix&) __constant : columns{} {}
+  MSL_MATRIX_CONSTRUCTORS()
+  MSL_MATRIX_CONSTRUCTORS(__constant)
+  matrix& operator=(const matrix&) = default;
+  matrix& operator=(const __constant matrix&);
+  matrix& operator+=(matrix);
+  matrix& operator-=(matrix);
+  template <typename U>
+  matrix& operator*=(U);
+  __private vec<T, R>& operator[](size_t c) __private& { return columns[c]; }
+  const __private vec<T, R>& operator[](size_t c) const __private& { return columns[c]; }
+  __global vec<T, R>& operator[](size_t c) __global& { return columns[c]; }
+  const __global vec<T, R>& operator[](size_t c) const __global& { return columns[c]; }
+  __local vec<T, R>& operator[](size_t c) __local& { return columns[c]; }
+  const __local vec<T, R>& operator[](size_t c) const __local& { return columns[c]; }
+  const __constant vec<T, R>& operator[](size_t c) const __constant& { return columns[c]; }
+  __generic vec<T, R>& operator[](size_t c) __generic& { return columns[c]; }
+  const __generic vec<T, R>& operator[](size_t c) const __generic& { return columns[c]; }
+  vec<T, R> operator[](size_t c) && { return columns[c]; }
+};
+template <typename T, int C, int R>
+constexpr matrix<T, C, R> operator-(matrix<T, C, R> a) {
+  return a;
+}
+template <typename T, int C, int R>
+constexpr matrix<T, C, R> operator+(matrix<T, C, R> a, matrix<T, C, R>) {
+  return a;
+}
+template <typename T, int C, int R>
+constexpr matrix<T, C, R> operator-(matrix<T, C, R> a, matrix<T, C, R>) {
+  return a;
+}
+template <typename T, int C, int R, typename S, typename = enable_if_t<is_scalar_v<S>>>
+constexpr matrix<T, C, R> operator*(matrix<T, C, R> a, S) {
+  return a;
+}
+template <typename T, int C, int R, typename S, typename = enable_if_t<is_scalar_v<S>>>
+constexpr matrix<T, C, R> operator*(S, matrix<T, C, R> a) {
+  return a;
+}
+template <typename T, int C, int R, typename V,
+          typename = enable_if_t<is_vector_v<V> && msl_components<V>::count == C>>
+constexpr vec<T, R> operator*(matrix<T, C, R> m, V) {
+  return m.columns[0];
+}
+template <typename V, typename T, int C, int R,
+          typename = enable_if_t<is_vector_v<V> && msl_components<V>::count == R>>
+constexpr vec<T, C> operator*(V, matrix<T, C, R>) {
+  return vec<T, C>{};
+}
+template <typename T, int C, int R, int K>
+constexpr matrix<T, C, R> operator*(matrix<T, K, R>, matrix<T, C, K>) {
+  return matrix<T, C, R>(T(0));
+}
+template <typename T, int C, int R>
+bool operator==(matrix<T, C, R>, matrix<T, C, R>);
+template <typename T, int C, int R>
+bool operator!=(matrix<T, C, R>, matrix<T, C, R>);
+template <typename T, int C, int R>
+matrix<T, R, C> transpose(matrix<T, C, R>);
+template <typename T, int N>
+T determinant(matrix<T, N, N>);
+#define MSL_MATRICES(T)           \
+  typedef matrix<T, 2, 2> T##2x2; \
+  typedef matrix<T, 2, 3> T##2x3; \
+  typedef matrix<T, 2, 4> T##2x4; \
+  typedef matrix<T, 3, 2> T##3x2; \
+  typedef matrix<T, 3, 3> T##3x3; \
+  typedef matrix<T, 3, 4> T##3x4; \
+  typedef matrix<T, 4, 2> T##4x2; \
+  typedef matrix<T, 4, 3> T##4x3; \
+  typedef matrix<T, 4, 4> T##4x4;
+MSL_MATRICES(half)
+MSL_MATRICES(float)
+
+template <typename T, int C = 8, int R = 8>
+struct simdgroup_matrix {
+  typedef T value_type;
+  typedef vec<T, 2> storage_type;
+  simdgroup_matrix() = default;
+  explicit simdgroup_matrix(T);
+  __private storage_type& thread_elements();
+  const __private storage_type& thread_elements() const;
+  storage_type msl_elements;
+};
+typedef simdgroup_matrix<half, 8, 8> simdgroup_half8x8;
+typedef simdgroup_matrix<float, 8, 8> simdgroup_float8x8;
+MSL_IF_BFLOAT(typedef simdgroup_matrix<bfloat, 8, 8> simdgroup_bfloat8x8;)
+template <typename T, int C, int R>
+simdgroup_matrix<T, C, R> make_filled_simdgroup_matrix(T);
+template <typename T, int N>
+simdgroup_matrix<T, N, N> make_filled_simdgroup_matrix(T);
+template <typename T, int C, int R>
+simdgroup_matrix<T, C, R> make_diagonal_simdgroup_matrix(T);
+template <typename T, int N>
+simdgroup_matrix<T, N, N> make_diagonal_simdgroup_matrix(T);
+#define MSL_SIMDGROUP_MEMORY(SPACE)                                                               \
+  template <typename T, typename U>                                                               \
+  void simdgroup_load(__private simdgroup_matrix<T, 8, 8>&, const volatile SPACE U*, ulong = 8,   \
+                      ulong2 = 0, bool = false);                                                  \
+  template <typename T, typename U>                                                               \
+  void simdgroup_load(simdgroup_matrix<T, 8, 8>&, const volatile SPACE U*, ulong = 8, ulong2 = 0, \
+                      bool = false);                                                              \
+  template <typename T, typename U>                                                               \
+  void simdgroup_store(simdgroup_matrix<T, 8, 8>, volatile SPACE U*, ulong = 8, ulong2 = 0,       \
+                       bool = false);
+MSL_SIMDGROUP_MEMORY(__global)
+MSL_SIMDGROUP_MEMORY(__local)
+// RESULT: the space of a matrix in thread memory, or of a member in a method.
+#define MSL_SIMDGROUP_PRODUCTS(RESULT)                                                             \
+  template <typename D, typename A, typename B, typename C>                                        \
+  void simdgroup_multiply_accumulate(RESULT simdgroup_matrix<D, 8, 8>&, simdgroup_matrix<A, 8, 8>, \
+                                     simdgroup_matrix<B, 8, 8>, simdgroup_matrix<C, 8, 8>);        \
+  template <typename D, typename A, typename B>                                                    \
+  void simdgroup_multiply(RESULT simdgroup_matrix<D, 8, 8>&, simdgroup_matrix<A, 8, 8>,            \
+                          simdgroup_matrix<B, 8, 8>);
+MSL_SIMDGROUP_PRODUCTS(__private)
+MSL_SIMDGROUP_PRODUCTS(__generic)
+template <typename A, typename B>
+simdgroup_matrix<A, 8, 8> operator*(simdgroup_matrix<A, 8, 8>, simdgroup_matrix<B, 8, 8>);
+
 // ---- threads
 
 enum class mem_flags : uint {
@@ -762,6 +901,19 @@ MSL_ATOMICS(__local)
 
 namespace raytracing {}
 }  // namespace metal
+
+#define MSL_GLOBAL_MATRICES(T) \
+  using metal::T##2x2;         \
+  using metal::T##2x3;         \
+  using metal::T##2x4;         \
+  using metal::T##3x2;         \
+  using metal::T##3x3;         \
+  using metal::T##3x4;         \
+  using metal::T##4x2;         \
+  using metal::T##4x3;         \
+  using metal::T##4x4;
+MSL_GLOBAL_MATRICES(half)
+MSL_GLOBAL_MATRICES(float)
 
 template <typename T, typename U>
 constexpr T as_type(U value) {
