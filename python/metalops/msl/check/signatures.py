@@ -5,7 +5,13 @@ from __future__ import annotations
 
 import re
 
-from ..analysis.program import Kernel, declared_identifier, template_parameters
+from ..analysis.program import (
+    Function,
+    Kernel,
+    declared_identifier,
+    name_of,
+    template_parameters,
+)
 from ..analysis.types import FUNCTION, Types
 from ..source.parse import Source
 from ..source.vocabulary import THREAD_ATTRIBUTES
@@ -413,7 +419,8 @@ def _overloads(checked: Checked, types: Types) -> None:
     for function in checked.program.functions:
         if function.body is None or function.is_specialisation:
             continue
-        scope = function.path
+        name = "".join(checked.text(name_of(function.declarator)).split())
+        scope = (*function.path, *name.split("::")[:-1])
         if function.stage == "kernel":
             first = kernels.setdefault((scope, function.name), function)
             if (
@@ -438,7 +445,8 @@ def _overloads(checked: Checked, types: Types) -> None:
         )
         if None in signature:
             continue
-        first = definitions.setdefault((scope, function.name, signature), function)
+        qualifiers = _qualifiers(checked, function)
+        first = definitions.setdefault((scope, function.name, signature, qualifiers), function)
         if first is not function:
             _, line = checked.lines.place(first.node.start_byte)
             checked.report(
@@ -448,6 +456,19 @@ def _overloads(checked: Checked, types: Types) -> None:
                 "overloads differ in the "
                 "types or address spaces of their parameters",
             )
+
+
+_QUALIFIERS = re.compile(
+    r"(?:\s|&|\b(?:const|volatile|noexcept|device|constant|threadgroup|thread)\b)*"
+)
+
+
+def _qualifiers(checked: Checked, function: Function) -> frozenset[str]:
+    """Returns the qualifiers of a member function's object, which distinguish overloads. Without an address space it is
+    in thread memory."""
+    end = function.declarator.child_by_field_name("parameters").end_byte
+    written = _QUALIFIERS.match(checked.source.text, end)[0]
+    return frozenset(re.findall(r"\w+|&&?", written)) - {"thread", "noexcept"}
 
 
 def _signature(checked: Checked, type_) -> str | None:
