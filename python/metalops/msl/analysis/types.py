@@ -71,6 +71,7 @@ class Type(NamedTuple):
         return f"{self.space} {self.name}" if self.space else self.name
 
 
+NAMELESS = "struct"  # the name of the type of a class that has none
 FUNCTION = Type("value", None, None, "a function", True)  # a name that no program can have
 
 
@@ -113,6 +114,7 @@ class Types:
         }
         self._declared: dict[tuple, Declared] = {}
         self._members: dict[object, dict[str, Type | None]] = {}  # by class
+        self._of_nameless: dict[str, Type | None] | None = None
         self._named: dict[str, object] = {}  # a node of each name with template arguments
         self._of_functions: dict[int, list[tuple[object, int, Declared]]] = {}  # by declarator
         self._consts = sorted(
@@ -290,7 +292,7 @@ class Types:
         name = self._name(type_node) if type_node is not None else ""
         if type_node is not None and type_node.type in _CLASSES:
             inner = type_node.child_by_field_name("name")
-            name = self._text(inner) if inner is not None else "struct"
+            name = self._text(inner) if inner is not None else NAMELESS
             return Type("value", space, None, name, False, is_const)
         if type_node is not None and name not in self._parameters and not type_node.is_error:
             alias = self._alias(type_node, name)
@@ -606,12 +608,25 @@ class Types:
     def fields_of(self, scope) -> dict[str, Type | None]:
         """Returns the declared types of the data members of a class."""
         if scope not in self._members:
-            self._members[scope] = self._read_fields(scope)
+            self._members[scope] = self._read_fields(scope.specifier)
         return self._members[scope]
 
-    def _read_fields(self, scope) -> dict[str, Type | None]:
+    def field_of_nameless(self, name: str) -> Type | None:
+        """Returns the declared type of a data member of a class without a name, as in `struct { ... } inner;`; None
+        unless all of these classes that have such a member declare it with one type."""
+        if self._of_nameless is None:
+            self._of_nameless = {}
+            for node in self.source.find("[(struct_specifier) (union_specifier)] @c"):
+                is_nameless = node.child_by_field_name("name") is None
+                if is_nameless and node.child_by_field_name("body") is not None:
+                    for member, type_ in self._read_fields(node).items():
+                        if self._of_nameless.setdefault(member, type_) != type_:
+                            self._of_nameless[member] = None
+        return self._of_nameless.get(name)
+
+    def _read_fields(self, specifier) -> dict[str, Type | None]:
         fields: dict[str, Type | None] = {}
-        waiting = [scope.specifier.child_by_field_name("body")]
+        waiting = [specifier.child_by_field_name("body")]
         while waiting:
             for node in waiting.pop().named_children:
                 if node.type != "field_declaration":

@@ -12,7 +12,7 @@ import re
 from ..analysis.program import declared_identifier, function_declarator, has_zeros, last_name
 from ..analysis.scopes import Declaration
 from ..analysis.spaces import is_static, qualifier
-from ..analysis.types import FUNCTION, Type, Types
+from ..analysis.types import FUNCTION, NAMELESS, Type, Types
 from ..source.tree import inner_first, may_be_deep
 from ..source.vocabulary import LIBRARY_WITH_SPACES
 from .checked import Checked, ancestor
@@ -852,14 +852,20 @@ class _Body:
             owner = owner.target
         if owner.kind != "value":
             return None
-        found = self.types.field(owner.name, self.source.masked_text(field))
+        member = self.source.masked_text(field)
+        is_nameless = owner.name == NAMELESS
+        found = (
+            self.types.field_of_nameless(member)
+            if is_nameless
+            else self.types.field(owner.name, member)
+        )
         if found is not None:
             if found.kind == "reference":
                 return found.target
             if found.space is not None:
                 return found
             return _array_in(found, owner.space)
-        if owner.is_open or owner.name.split("<")[0].strip() in self.types.classes:
+        if is_nameless or owner.is_open or owner.name.split("<")[0].strip() in self.types.classes:
             return None
         return Type("value", owner.space, None, "a component", False)
 
