@@ -262,6 +262,11 @@ RIGHT = {
           tile.multiply(a);
           tile.store(out);
         }""",
+    "names that are known with their namespace, too": """
+        kernel void k(device uint* out, device float* x) {
+          metal::nullptr_t none = nullptr;
+          out[0] = metal::as_type<uint>(x[0]) + as_type<uint>(x[1]) + metal::uint(1);
+        }""",
     "vectors in braces as arguments": """
         struct Box { float2 low; Box(const float2 x, float) thread : low(x) {} };
         float2 sum(const float2 x, thread const float3& y) { return {x.x + y.x, x.y}; }
@@ -327,6 +332,7 @@ def test_a_source_with_what_our_metal_stdlib_lacks_is_left_alone():
 # What is wrong beside a matrix: the type of a variable, a line with that variable, and the end of the message.
 BESIDE_MATRICES = {
     "a pointer": ("float4x4", "thread float* p = out;", "'device float *'"),
+    "beside as_type": ("int", "m = metal::as_type<int>(c[0]), out = &m;", "space of pointer"),
     "a simdgroup's matrix": ("simdgroup_float8x8", "simdgroup_load(m, c);", "'simdgroup_load'"),
     "the space of a matrix": ("float3x3", "device float3x3* p = &m;", "'thread float3x3 *'"),
     "a column": ("float2x3", "thread float3& x = cs[0][1];", "changes address space"),

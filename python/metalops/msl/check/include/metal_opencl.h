@@ -922,3 +922,6 @@ constexpr T as_type(U value) {
 }
 template <typename T>
 bool is_function_constant_defined(T);
+namespace metal {
+using ::as_type;
+}
