@@ -161,6 +161,7 @@ struct Library : objc_object {
 struct Function : objc_object {
   std::shared_ptr<LibraryPart> part;
   const exec::Kernel* described = nullptr;
+  Strong specialized_name;  // of its descriptor
   Strong label;
 };
 

@@ -59,12 +59,7 @@ TEST(macros_are_defined_and_lines_stay) {
   EQUAL(*(int*)out.contents, 3 * 310 + 1);
 }
 
-static float scaled_with(MTLFunctionConstantValues* values) {
-  NSError* error = nil;
-  id<MTLFunction> function = [library() newFunctionWithName:@"scale"
-                                             constantValues:values
-                                                      error:&error];
-  CHECK(function != nil && error == nil);
+static float scaled_by(id<MTLFunction> function) {
   id<MTLCommandBuffer> commands = [[device() newCommandQueue] commandBuffer];
   id<MTLComputeCommandEncoder> encoder = [commands computeCommandEncoder];
   id<MTLBuffer> in = counting(8), out = counting(8);
@@ -78,6 +73,22 @@ static float scaled_with(MTLFunctionConstantValues* values) {
   return floats(out)[3];
 }
 
+static float scaled_with(MTLFunctionConstantValues* values) {
+  NSError* error = nil;
+  id<MTLFunction> function = [library() newFunctionWithName:@"scale"
+                                             constantValues:values
+                                                      error:&error];
+  CHECK(function != nil && error == nil);
+  return scaled_by(function);
+}
+
+static id<MTLFunction> of_descriptor(MTLFunctionDescriptor* descriptor) {
+  NSError* error = nil;
+  id<MTLFunction> function = [library() newFunctionWithDescriptor:descriptor error:&error];
+  CHECK(function != nil && error == nil);
+  return function;
+}
+
 TEST(function_constants_by_index_and_name) {
   MTLFunctionConstantValues* values = [MTLFunctionConstantValues new];
   EQUAL(scaled_with(values), 6);
@@ -89,6 +100,30 @@ TEST(function_constants_by_index_and_name) {
   EQUAL(scaled_with(values), 21);
   RAISES("-[MTLFunctionConstantValues setConstantValue:type:atIndex:]: the type 1 ",
          [values setConstantValue:&slope type:MTLDataTypeStruct atIndex:0]);
+}
+
+TEST(functions_of_descriptors) {
+  MTLFunctionConstantValues* values = [MTLFunctionConstantValues new];
+  float slope = 5;
+  [values setConstantValue:&slope type:MTLDataTypeFloat atIndex:3];
+  MTLFunctionDescriptor* descriptor = [MTLFunctionDescriptor functionDescriptor];
+  descriptor.name = @"scale";
+  descriptor.constantValues = values;
+  [values reset];  // the descriptor has a copy
+  EQUAL(scaled_by(of_descriptor(descriptor)), 15);
+  EQUAL(text(of_descriptor(descriptor).name), "scale");
+  descriptor.specializedName = @"scale_by_5";
+  MTLFunctionDescriptor* same = [descriptor copy];
+  descriptor.constantValues = nil;
+  EQUAL(scaled_by(of_descriptor(descriptor)), 6);
+  EQUAL(scaled_by(of_descriptor(same)), 15);
+  EQUAL(text(of_descriptor(same).name), "scale_by_5");
+  descriptor.name = @"no such kernel";
+  NSError* error = nil;
+  CHECK([library() newFunctionWithDescriptor:descriptor error:&error] == nil);
+  CHECK(check::has(text(error.localizedDescription), "no such kernel"));
+  RAISES("-[MTLLibrary newFunctionWithDescriptor:error:]",
+         [library() newFunctionWithDescriptor:(MTLFunctionDescriptor*)values error:&error]);
 }
 
 TEST(pipelines_of_descriptors_with_reflection) {

@@ -14,6 +14,7 @@
 METALOPS_OBJC_CLASS(MTLFunctionConstantValues)
 METALOPS_OBJC_CLASS(MTLCompileOptions)
 METALOPS_OBJC_CLASS(MTLFunctionConstant)
+METALOPS_OBJC_CLASS(MTLFunctionDescriptor)
 METALOPS_OBJC_CLASS(MTLComputePipelineDescriptor)
 METALOPS_OBJC_CLASS(MTLComputePipelineReflection)
 METALOPS_OBJC_CLASS(MetalopsBinding)
@@ -278,6 +279,67 @@ std::string reason_for_absence(Library* self, const std::string& name) {
   return "";
 }
 
+// Returns the function, which has to exist.
+Function* existing_function(Library* self, const std::string& name, const ConstantValues* values) {
+  id made = function_with_name(self, name, values);
+  TORCH_CHECK(made != nullptr, "The function '", name, "' does not exist",
+              reason_for_absence(self, name));
+  return static_cast<Function*>(made);
+}
+
+struct FunctionDescriptor : objc_object {
+  Strong name, specialized_name, values;
+  UInteger options = 0;
+};
+
+id function_of_descriptor(Library* self, SEL method, id descriptor, id* out) {
+  checked(descriptor, &class_MTLFunctionDescriptor, "MTLFunctionDescriptor", self, method);
+  auto* described = static_cast<FunctionDescriptor*>(descriptor);
+  return or_error(out, kFunctionNotFound, "", [&] {
+    auto* made = existing_function(self, text_of(described->name),
+                                   static_cast<ConstantValues*>(described->values.get()));
+    made->specialized_name = described->specialized_name;
+    return made;
+  });
+}
+
+void define_function_descriptor() {
+  using Descriptor = FunctionDescriptor;
+  define<Descriptor>(
+      METALOPS_OBJC_SYMBOLS(MTLFunctionDescriptor), &class_NSObject,
+      {
+          {"name", Accessors<&Descriptor::name>::get},
+          {"setName:", Accessors<&Descriptor::name>::set_copy},
+          {"specializedName", Accessors<&Descriptor::specialized_name>::get},
+          {"setSpecializedName:", Accessors<&Descriptor::specialized_name>::set_copy},
+          {"constantValues", Accessors<&Descriptor::values>::get},
+          {"setConstantValues:",
+           [](Descriptor* self, SEL method, id values) {
+             if (values != nullptr) {
+               checked(values, &class_MTLFunctionConstantValues, "MTLFunctionConstantValues", self,
+                       method);
+             }
+             Accessors<&Descriptor::values>::set_copy(self, method, values);
+           }},
+          {"options", Accessors<&Descriptor::options>::get},
+          {"setOptions:", Accessors<&Descriptor::options>::set},
+          {"copy",
+           [](Descriptor* self, SEL) -> id {
+             auto* made = make<Descriptor>(&class_MTLFunctionDescriptor);
+             made->name = self->name;
+             made->specialized_name = self->specialized_name;
+             made->values = self->values;
+             made->options = self->options;
+             return made;
+           }},
+      },
+      {{"functionDescriptor",
+        [](id, SEL) -> id {
+          return autoreleased(make<Descriptor>(&class_MTLFunctionDescriptor));
+        }}},
+      {"NSCopying"});
+}
+
 void define_library() {
   define<Library>(METALOPS_OBJC_SYMBOLS(MetalopsLibrary), &class_NSObject,
                   {
@@ -311,13 +373,11 @@ void define_library() {
                                    "MTLFunctionConstantValues", self, method);
                          }
                          return or_error(out, kFunctionNotFound, "", [&] {
-                           id made = function_with_name(self, text_of(name),
-                                                        static_cast<ConstantValues*>(values));
-                           TORCH_CHECK(made != nullptr, "The function '", text_of(name),
-                                       "' does not exist", reason_for_absence(self, text_of(name)));
-                           return made;
+                           return existing_function(self, text_of(name),
+                                                    static_cast<ConstantValues*>(values));
                          });
                        }},
+                      {"newFunctionWithDescriptor:error:", function_of_descriptor},
                   },
                   {}, {"MTLLibrary"});
 }
@@ -355,7 +415,11 @@ void define_function() {
                        {"label", Accessors<&Function::label>::get},
                        {"setLabel:", Accessors<&Function::label>::set_copy},
                        {"functionType", [](Function*, SEL) { return kKernel; }},
-                       {"name", [](Function* self, SEL) { return string(self->described->name); }},
+                       {"name",
+                        [](Function* self, SEL) -> id {
+                          if (self->specialized_name.get() != nullptr) return self->specialized_name.get();
+                          return string(self->described->name);
+                        }},
                        {"functionConstantsDictionary", function_constants},
                        {"newArgumentEncoderWithBufferIndex:", new_argument_encoder},
                    },
@@ -526,6 +590,7 @@ void define_libraries() {
   define_constant_values();
   define_compile_options();
   define_library();
+  define_function_descriptor();
   define_function();
   define_pipelines();
 }

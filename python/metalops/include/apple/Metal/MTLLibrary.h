@@ -1,6 +1,6 @@
 // Compiled Metal, and the functions in it.
 #pragma once
-#include <Metal/MTLFunctionConstantValues.h>
+#include <Metal/MTLFunctionDescriptor.h>
 
 #ifdef __OBJC__
 typedef NS_ENUM(NSUInteger, MTLLanguageVersion) {
@@ -87,5 +87,7 @@ MTL_EXTERN NSErrorDomain const MTLLibraryErrorDomain;
 - (id<MTLFunction>)newFunctionWithName:(NSString*)name
                         constantValues:(MTLFunctionConstantValues*)values
                                  error:(__autoreleasing NSError**)error NS_RETURNS_RETAINED;
+- (id<MTLFunction>)newFunctionWithDescriptor:(MTLFunctionDescriptor*)descriptor
+                                       error:(__autoreleasing NSError**)error NS_RETURNS_RETAINED;
 @end
 #endif

@@ -17,6 +17,7 @@
 #include <Metal/MTLDevice.h>
 #include <Metal/MTLEvent.h>
 #include <Metal/MTLFunctionConstantValues.h>
+#include <Metal/MTLFunctionDescriptor.h>
 #include <Metal/MTLHeap.h>
 #include <Metal/MTLLibrary.h>
 #include <Metal/MTLPixelFormat.h>
