@@ -170,7 +170,7 @@ CLIENTS: dict[str, Client] = {
 # Projects of the same kind whose suites cannot run here at all.
 CANNOT = {
     "mlx": "a C++ file of its Metal back end, fft.cpp, returns a tuple as a pair, which Apple's standard library allows and "
-    "g++'s does not",
+    "g++'s does not; with libc++ (CXX='clang++ -stdlib=libc++') its build was not run to its end",
     "kernels-community rotary": "its build.toml has no Metal backend",
     "kernels-community activation": "its tests name CUDA devices only",
     "kernels-community mlx-rmsnorm": "it has no tests",
