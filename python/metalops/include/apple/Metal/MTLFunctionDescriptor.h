@@ -1,4 +1,4 @@
-// What a function of a library is made of: its name and the values of its function constants.
+// A function of a library is described by its name and the values of its function constants.
 #pragma once
 #include <Metal/MTLFunctionConstantValues.h>
 
