@@ -417,8 +417,8 @@ void define_function() {
                        {"functionType", [](Function*, SEL) { return kKernel; }},
                        {"name",
                         [](Function* self, SEL) -> id {
-                          if (self->specialized_name.get() != nullptr) return self->specialized_name.get();
-                          return string(self->described->name);
+                          const id given = self->specialized_name;
+                          return given != nullptr ? given : string(self->described->name);
                         }},
                        {"functionConstantsDictionary", function_constants},
                        {"newArgumentEncoderWithBufferIndex:", new_argument_encoder},
