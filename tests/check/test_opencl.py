@@ -274,6 +274,15 @@ RIGHT = {
           out[0] = sum({x, 2}, {x, 1, 2});
           out[1] = Box({x, 3}, 4).low;
         }""",
+    "types of variables as arguments of templates": """
+        template <typename T> struct bytes { enum { each = 1 }; };
+        template <typename T> struct bytes<device T*> { enum { each = sizeof(T) }; };
+        template <int N> struct block { char of[N]; };
+        kernel void k(device float* out) {
+          auto at = out + 1;
+          block<4> b = block<bytes<decltype(at)>::each>();
+          at[0] = b.of[0];
+        }""",
     "functions that are arguments of templates": """
         float twice(float x) { return 2 * x; }
         template <float (*F)(float)> float of(float x) { return F(x); }

@@ -11,24 +11,37 @@ from .recorded import needs_nvrtc
 needs_gpu = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="there is no NVIDIA GPU, or torch has no CUDA"
 )
-# Of each atomic type: operations, and whether of device or threadgroup memory.
 OPERATIONS = {
     "float": ("add", "sub"),
     "int": ("add", "sub", "and", "or", "xor", "max", "min"),
     "uint": ("add", "sub", "and", "or", "xor", "max", "min"),
 }
-KERNEL = """
-kernel void NAME_TYPE(device atomic<TYPE>* x [[buffer(0)]], device const TYPE* values [[buffer(1)]],
-                      uint i [[thread_position_in_grid]]) {
-  threadgroup atomic<TYPE> shared;
-  if (i == 0) atomic_store_explicit(&shared, TYPE(5), memory_order_relaxed);
+
+
+def kernel_of(name, type_):
+    """A kernel that combines values in device memory and, as Metal has no float atomics there, others in threadgroup memory."""
+    parts = (
+        ("", "", "")
+        if type_ == "float"
+        else (
+            f"threadgroup atomic<{type_}> shared; if (i == 0) atomic_store_explicit(&shared, {type_}(5), memory_order_relaxed);",
+            f"atomic_fetch_{name}_explicit(&shared, values[i], memory_order_relaxed);",
+            "if (i == 0) atomic_store_explicit(x + 1, atomic_load_explicit(&shared, memory_order_relaxed), memory_order_relaxed);",
+        )
+    )
+    return f"""
+kernel void {name}_{type_}(device atomic<{type_}>* x [[buffer(0)]], device const {type_}* values [[buffer(1)]],
+                           uint i [[thread_position_in_grid]]) {{
+  {parts[0]}
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  atomic_fetch_NAME_explicit(&shared, values[i], memory_order_relaxed);
-  atomic_fetch_NAME_explicit(x, values[i], memory_order_relaxed);
+  {parts[1]}
+  atomic_fetch_{name}_explicit(x, values[i], memory_order_relaxed);
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (i == 0) atomic_store_explicit(x + 1, atomic_load_explicit(&shared, memory_order_relaxed), memory_order_relaxed);
-}
+  {parts[2]}
+}}
 """
+
+
 LARGEST = """
 kernel void max_ulong(device atomic_ulong* x [[buffer(0)]], device const ulong* values [[buffer(1)]],
                       uint i [[thread_position_in_grid]]) {
@@ -41,11 +54,7 @@ kernel void min_ulong(device atomic_ulong* x [[buffer(0)]], device const ulong* 
 """
 SOURCE = (
     "#include <metal_stdlib>\nusing namespace metal;\n"
-    + "".join(
-        KERNEL.replace("NAME", name).replace("TYPE", type_)
-        for type_, names in OPERATIONS.items()
-        for name in names
-    )
+    + "".join(kernel_of(name, type_) for type_, names in OPERATIONS.items() for name in names)
     + LARGEST
 )
 
@@ -75,9 +84,9 @@ def test_results(type_):
         "min": min,
     }
     for name in OPERATIONS[type_]:
-        x = torch.tensor([5, 0], dtype=dtype, device="cuda")
+        x = torch.tensor([5, 5], dtype=dtype, device="cuda")
         library.launch(f"{name}_{type_}", [x, values.cuda()], (256, 1, 1), (256, 1, 1))
         expected = 5
         for value in values.tolist():
             expected = combine[name](expected, value)
-        assert x.tolist() == [expected, expected], name
+        assert x.tolist() == [expected, 5 if type_ == "float" else expected], name

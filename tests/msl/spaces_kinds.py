@@ -45,7 +45,9 @@ class Taken:
         name = self.pointee or f"T{number}"
         if self.form == "value":
             return f"{name} p{number}"
-        text = f"const {self.space} {name}"
+        # Behind two pointers nothing becomes const: arguments in constant memory are not written as const.
+        is_const = self.form != "pointers" or self.space != "constant"
+        text = f"{'const ' if is_const else ''}{self.space} {name}"
         if self.form == "reference":
             return f"{text}& p{number}"
         return f"{text}* thread* p{number}" if self.form == "pointers" else f"{text}* p{number}"
@@ -150,11 +152,14 @@ class Programs:
                 )
                 first.append(Taken(form, self._one_of(*SPACES), pointee))
         shapes = {}
+        # In C++ a reference to const also takes what is converted, in thread memory: where another parameter is converted,
+        # too, a call that Metal understands is an error here, and is left out.
+        keeps_references = any(taken.form == "value" for taken in first)
         for _ in range(self._one_of(2, 3, 4, 5)):
-            shapes.setdefault(tuple(map(self._varied, first)))
+            shapes.setdefault(tuple(self._varied(taken, keeps_references) for taken in first))
         return [Overload(shape, next(self.sizes)) for shape in shapes]
 
-    def _varied(self, taken):
+    def _varied(self, taken, keeps_references):
         if taken.form == "value":
             return (
                 taken if self.random.random() < 0.7 else Taken("value", None, self._one_of(*VALUES))
@@ -163,6 +168,8 @@ class Programs:
         pointee = taken.pointee
         if self.random.random() < 0.3:
             pointee = self._one_of(*POINTEES, *([None] if taken.form == "pointer" else []))
+        if keeps_references and taken.form == "reference":
+            pointee = taken.pointee
         return Taken(taken.form, space, pointee)
 
     def _given(self, taken):

@@ -218,6 +218,10 @@ _FILTERS = [
         ),
     ),
     _Filter(
+        re.compile(r"'[^']*\bdecltype\(\w+\)[^']*'"),
+        "The type of a variable has its own address space for clang, so that no specialisation fits it.",
+    ),
+    _Filter(
         re.compile(r"^no viable overloaded '='$"),
         "The same, where a structure is assigned.",
         re.compile(r"implicit copy assignment operator.* cannot bind reference in address space"),
