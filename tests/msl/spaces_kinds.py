@@ -8,9 +8,8 @@ import itertools
 import random
 from dataclasses import dataclass
 
-from .spaces_programs import HEAD, POINTEES, SPACES
+from .spaces_programs import HEAD, LETTERS, POINTEES, SPACES, pointer_written
 
-LETTERS = {"device": "o", "constant": "c", "threadgroup": "t", "thread": "own"}
 VALUES = ("uint", "float")
 WRITTEN = {"uint": ("1u", "uint(2)"), "float": ("1.0f", "own_float[0]")}
 
@@ -198,16 +197,7 @@ class Programs:
         if given.form == "pointers":
             text = f"{pointer} {variable}[2] = {{{base}, {base}}};"
             return [text], self._one_of(variable, f"&{variable}[1]", f"{variable} + 1")
-        form = self.random.randrange(7)
-        if form < 3:
-            return [], (base, f"{base} + 1", f"&{base}[2]")[form]
-        if form == 3:
-            return [f"auto {variable} = {base} + 1;"], variable
-        if form == 4:
-            return [f"{pointer} {variable} = {base};"], f"({variable})"
-        if form == 5:
-            return [f"{pointer} {variable}[2] = {{{base}, {base}}};"], f"{variable}[1]"
-        return [], f"({pointer}){base}"
+        return pointer_written(self.random, base, pointer, variable)
 
     def _object(self, base, pointer, variable):
         form = self.random.randrange(4)

@@ -9,6 +9,8 @@ import random
 from dataclasses import dataclass
 
 SPACES = ("device", "threadgroup", "constant", "thread")
+# Begin the names of the pointers that a program has.
+LETTERS = {"device": "o", "constant": "c", "threadgroup": "t", "thread": "own"}
 POINTEES = ("float", "half", "int")
 VALUES = {"uint": ("1u", "uint(2)"), "ushort": ("ushort(1)",), "float": ("1.0f", "own_float[0]")}
 HEAD = """
@@ -179,18 +181,16 @@ def _written(random_, argument, variable):
     """(statements before it, expression) of an argument."""
     if isinstance(argument, Value):
         return [], random_.choice(VALUES[argument.type])
-    prefix = {"device": "o", "constant": "c", "threadgroup": "t", "thread": "own"}[argument.space]
-    base = f"{prefix}_{argument.pointee}"
-    type_ = (
-        f"{'' if argument.space == 'constant' else 'const '}{argument.space} {argument.pointee}*"
-    )
+    base = f"{LETTERS[argument.space]}_{argument.pointee}"
+    const = "" if argument.space == "constant" else "const "
+    return pointer_written(random_, base, f"{const}{argument.space} {argument.pointee}*", variable)
+
+
+def pointer_written(random_, base, type_, variable):
+    """Likewise of a pointer of a type, which the program has under the name `base`."""
     form = random_.randrange(7)
-    if form == 0:
-        return [], base
-    if form == 1:
-        return [], f"{base} + 1"
-    if form == 2:
-        return [], f"&{base}[2]"
+    if form < 3:
+        return [], (base, f"{base} + 1", f"&{base}[2]")[form]
     if form == 3:
         return [f"auto {variable} = {base} + 1;"], variable
     if form == 4:
