@@ -4,8 +4,8 @@
 //
 // Reductions sort the places, so that the items of one place are a run, and reduce runs in their
 // order: results are the same each time, whatever the dtype and alignment. Sorting is what takes
-// the time of items of few elements: sums of these in 32 bits are added by atomics, in any order,
-// unless torch must be deterministic.
+// the time of items of few elements. In 32 bits, these are reduced by atomics: to maxima and
+// minima, which are the same in any order, and to sums, unless torch must be deterministic.
 #include <c10/metal/atomic.h>
 #include <c10/metal/error.h>
 #include <metalops/register_kernel.h>
@@ -142,6 +142,60 @@ kernel void scatter_add(device T* self [[buffer(0)]], constant T* source [[buffe
   device T* const to = &element_at(self, place + offsets[0]);
   Atomic::atomic_add(reinterpret_cast<device typename Atomic::type*>(to), 0,
                      element_at(source, offsets_of(part.item, items)[0] + offsets[1]));
+}
+
+// Replaces an element by a value that is larger, or smaller. NaN is larger and smaller than all
+// numbers, zero larger than -0.
+inline void atomic_extremum(device int* to, int value, bool is_maximum) {
+  device atomic_int* const element = reinterpret_cast<device atomic_int*>(to);
+  if (is_maximum) {
+    atomic_fetch_max_explicit(element, value, memory_order_relaxed);
+  } else {
+    atomic_fetch_min_explicit(element, value, memory_order_relaxed);
+  }
+}
+inline void atomic_extremum(device float* to, float value, bool is_maximum) {
+  device atomic_uint* const element = reinterpret_cast<device atomic_uint*>(to);
+  const float before = as_type<float>(atomic_load_explicit(element, memory_order_relaxed));
+  // Most items change nothing. A NaN of self may have the sign with which it compares as the least.
+  if (isnan(before) || (is_maximum ? before > value : before < value)) {
+    return;
+  }
+  const uint nan = is_maximum ? 0x7fc00000u : 0xffc00000u;
+  const uint bits = isnan(value) ? nan : as_type<uint>(value);
+  // As signed integers, numbers that are not negative are larger than negative ones and in order;
+  // as unsigned integers, negative numbers are larger than others and in the opposite order.
+  if (static_cast<int>(bits) >= 0) {
+    atomic_extremum(reinterpret_cast<device int*>(to), static_cast<int>(bits), is_maximum);
+  } else if (is_maximum) {
+    atomic_fetch_min_explicit(element, bits, memory_order_relaxed);
+  } else {
+    atomic_fetch_max_explicit(element, bits, memory_order_relaxed);
+  }
+}
+
+// Reduces items to the extremum of each place by atomics.
+template <typename T>
+kernel void scatter_extremum(device T* self [[buffer(0)]], constant T* source [[buffer(1)]],
+                             device const long* places [[buffer(2)]],
+                             constant ScatterParameters& p [[buffer(3)]],
+                             constant StridedLayout<1>& items [[buffer(4)]],
+                             constant StridedLayout<2>& columns [[buffer(5)]],
+                             uint2 position [[thread_position_in_grid]],
+                             uint2 grid [[threads_per_grid]]) {
+  const int64_t index = thread_index(position, grid);
+  if (index >= p.items * columns.count) {
+    return;
+  }
+  const auto part = scatter_part(index, p.items, columns.count, p.items_first != 0);
+  const int64_t place = places[part.item];
+  if (place < 0) {
+    return;
+  }
+  const auto offsets = offsets_of(part.column, columns);
+  atomic_extremum(&element_at(self, place + offsets[0]),
+                  element_at(source, offsets_of(part.item, items)[0] + offsets[1]),
+                  p.operation == kScatterMaximum);
 }
 
 // ---- reductions ---------------------------------------------------------------------------------
@@ -395,6 +449,8 @@ REGISTER_KERNEL("scatter_places_long", scatter_places, long);
 REGISTER_KERNEL("scatter_places_int", scatter_places, int);
 REGISTER_KERNEL("scatter_add_float", scatter_add, float);
 REGISTER_KERNEL("scatter_add_int", scatter_add, int);
+REGISTER_KERNEL("scatter_extremum_float", scatter_extremum, float);
+REGISTER_KERNEL("scatter_extremum_int", scatter_extremum, int);
 
 #define REGISTER_WIDTH(T)                                                 \
   REGISTER_KERNEL("scatter_copy_" #T, scatter_copy, T);                   \

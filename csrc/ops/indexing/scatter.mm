@@ -28,6 +28,7 @@
 #include <metalops/structured.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <tuple>
@@ -105,16 +106,34 @@ at::ScalarType reduced_type(at::ScalarType type) {
                                                           : at::kFloat;
 }
 
-// Returns true if items are to be added by atomics, without sorting their places, which takes the
+// Returns true if items can be reduced by atomics, without sorting their places, which takes the
 // time of many elements of an item.
-bool are_added_by_atomics(const ScatterItems& to, const ScatterReduction& reduction,
-                          int64_t columns) {
+bool has_atomics(const ScatterItems& to, int64_t columns) {
   constexpr int64_t kMostColumns = 8;
   const auto type = to.items.scalar_type();
-  const bool is_sum =
-      reduction.operation == kScatterSum && !reduction.is_mean && reduction.has_self;
-  return is_sum && (type == at::kFloat || type == at::kInt) && columns <= kMostColumns &&
+  return (type == at::kFloat || type == at::kInt) && columns <= kMostColumns &&
          !to.rows.defined() && !to.scales.defined();
+}
+
+bool is_sum_with_self(const ScatterReduction& reduction) {
+  return reduction.operation == kScatterSum && !reduction.is_mean && reduction.has_self;
+}
+bool is_extremum(const ScatterReduction& reduction) {
+  return reduction.operation == kScatterMaximum || reduction.operation == kScatterMinimum;
+}
+
+// Writes the value to all places that is no larger than any item's, or for minima no smaller.
+void begin_extrema(const ScatterItems& to, bool is_maximum) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  using Ints = std::numeric_limits<int32_t>;
+  const at::Scalar first = to.items.is_floating_point()
+                               ? at::Scalar(is_maximum ? -kInfinity : kInfinity)
+                               : at::Scalar(is_maximum ? Ints::min() : Ints::max());
+  const auto one = at::scalar_tensor(first, to.items.options());
+  auto begun = to;
+  begun.items = one.expand(to.items.sizes());
+  begun.columns = one.expand(to.columns.sizes());
+  copy_items(begun, /*is_ordered=*/false);
 }
 
 }  // namespace
@@ -143,13 +162,20 @@ void reduce_items(const char* name, const ScatterItems& to, const ScatterReducti
   auto p = parameters_of(to);
   const auto items = row_major_layout<1>({to.items});
   auto columns = row_major_layout<2>({to.self_columns, to.columns});
-  if (!is_ordered && are_added_by_atomics(to, reduction, columns.count)) {
-    launch_threads(scatter_kernels(), typed_kernel("scatter_add_", type),
-                   static_cast<uint64_t>(p.items * columns.count), to.self_columns, to.items,
-                   to.places, p, items, columns);
+  p.operation = reduction.operation;
+  const bool is_in_any_order =
+      is_extremum(reduction) || (is_sum_with_self(reduction) && !is_ordered);
+  if (is_in_any_order && has_atomics(to, columns.count)) {
+    if (!reduction.has_self) {
+      begin_extrema(to, reduction.operation == kScatterMaximum);
+    }
+    launch_threads(
+        scatter_kernels(),
+        typed_kernel(is_extremum(reduction) ? "scatter_extremum_" : "scatter_add_", type),
+        static_cast<uint64_t>(p.items * columns.count), to.self_columns, to.items, to.places, p,
+        items, columns);
     return;
   }
-  p.operation = reduction.operation;
   p.is_mean = reduction.is_mean ? 1 : 0;
   p.has_self = reduction.has_self ? 1 : 0;
   const auto order = sorted(to.places);

@@ -1,6 +1,7 @@
 """Operators with indices in the place of stock's, while the fix "indexing" is on: kernels/indexing/scatter.metal."""
 
 import itertools
+from functools import partial
 
 import metalops
 import pytest
@@ -132,8 +133,9 @@ def test_runs_of_every_length(places, deterministic):
         assert_same(torch.index_add, x, 0, index.sort().values, source, terms=2 * items)
         spread = index[:, None].expand(items, columns)
         assert_same(torch.scatter_reduce, x, 0, spread, source, "mean", terms=16)
+        half = source.half()
         assert_same(
-            torch.scatter_reduce, x, 0, spread, source, "amin", include_self=False, exact=True
+            torch.scatter_reduce, x.half(), 0, spread, half, "amin", include_self=False, exact=True
         )
 
 
@@ -171,6 +173,54 @@ def test_few_elements_are_added_by_atomics(dtype, columns, tmp_path):
             assert any(name.startswith("scatter_add_") for name in kernels) == is_atomic
             assert any(name.startswith("scatter_spans_") for name in kernels) != is_atomic
             assert torch.equal(x.cpu(), expected)
+
+
+@pytest.mark.parametrize("columns", [1, 3, 8, 9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32], ids=str)
+def test_extrema_of_few_elements_are_found_by_atomics(dtype, columns, tmp_path):
+    index = _index(3000, 40)
+    source = make((3000, columns), dtype, low=-1000, high=1000)
+    source[index % 4 == 0] = source[index % 4 == 0].abs()
+    source[index % 4 == 1] = -source[index % 4 == 1].abs()
+    x = make((columns, 40), dtype, low=-2000, high=2000).t()
+    arguments = (x, 0, index[:, None].expand(3000, columns), source)
+    for reduce in ("amax", "amin"):
+        for has_self in (True, False):
+            call = partial(torch.scatter_reduce, reduce=reduce, include_self=has_self)
+            result, kernels = kernels_of(lambda f=call: f(*to_device(arguments, "mps")), tmp_path)
+            assert any(name.startswith("scatter_extremum_") for name in kernels) == (columns <= 8)
+            assert torch.equal(result.cpu(), call(*arguments))
+
+
+def test_extrema_of_nan_infinity_and_zero():
+    """By atomics on their bits. Zero is larger than -0, and a NaN of either sign is an extremum."""
+    nan, inf = float("nan"), float("inf")
+    minus_nan = torch.tensor(-4194304, dtype=torch.int32).view(torch.float32).item()
+    items = [
+        [nan, 1.0], [1.0, nan], [-1.0, minus_nan], [minus_nan, -1.0], [inf, -inf], [-inf, -inf], [inf, inf],
+        [0.0, -0.0], [-0.0, 0.0], [-0.0, -0.0], [-1.0, -2.0], [-2.0, -1.0], [3.0, -2.0], [-2.0, 3.0], [1e-45, -1e-45],
+    ]  # fmt: skip
+    firsts = [-inf, inf, -5.0, 5.0, 0.0, -0.0, nan, minus_nan]
+    source = torch.tensor(items * len(firsts)).flatten()
+    index = torch.arange(len(source)) // 2
+    x = torch.tensor(firsts).repeat_interleave(len(items))
+    for reduce in ("amax", "amin"):
+        for has_self in (True, False):
+            ours = x.to("mps").scatter_reduce(
+                0, index.to("mps"), source.to("mps"), reduce, include_self=has_self
+            )
+            theirs = x.double().scatter_reduce(
+                0, index, source.double(), reduce, include_self=has_self
+            )
+            assert torch.equal(ours.cpu().isnan(), theirs.isnan())
+            numbers = ours.cpu().nan_to_num(nan=7.0, posinf=inf, neginf=-inf)
+            assert torch.equal(numbers, theirs.nan_to_num(nan=7.0, posinf=inf, neginf=-inf).float())
+            if has_self:
+                continue
+            is_zero = (source.view(-1, 2) == 0).all(1)
+            signs = source.view(-1, 2).signbit()
+            expected = signs.all(1) if reduce == "amax" else signs.any(1)
+            assert torch.equal(ours.cpu().signbit()[is_zero], expected[is_zero])
 
 
 def test_half_precision_is_added_in_float():
