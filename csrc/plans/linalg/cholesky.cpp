@@ -70,17 +70,16 @@ struct PanelFactorisation {
 
  private:
   void launch(int64_t first, int64_t rows) const {
-    const auto narrow = [](int64_t x) { return static_cast<uint32_t>(x); };
     const auto columns = matrices.size(1) - first;
     const auto of_block = round_up(rows, 32);
     const auto others = std::min(round_up(columns - rows, 32), int64_t{kCholeskyPanelColumns});
     const auto groups = others == 0 ? 1 : ceil_div(columns - rows, others);
-    plan.launch(
-        "cholesky", Name("cholesky_panel_") + (rows <= 32 ? "32_" : "64_") + matrices.type,
-        grid_of_threadgroups(groups * matrices.size(0), of_block + others), factors, infos,
-        matrices,
-        CholeskyPanelParameters{matrices.stride(1), matrices.stride(0), narrow(first), narrow(rows),
-                                narrow(columns), narrow(groups), narrow(of_block), /*padding=*/0});
+    plan.launch("cholesky", Name("cholesky_panel_") + (rows <= 32 ? "32_" : "64_") + matrices.type,
+                grid_of_threadgroups(groups * matrices.size(0), of_block + others), factors, infos,
+                matrices,
+                CholeskyPanelParameters{matrices.stride(1), matrices.stride(0), to_uint32(first),
+                                        to_uint32(rows), to_uint32(columns), to_uint32(groups),
+                                        to_uint32(of_block), /*padding=*/0});
   }
 };
 

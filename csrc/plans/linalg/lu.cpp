@@ -82,15 +82,14 @@ LuRowsParameters rows_parameters(const View& factors, const View& a, const View&
     return view.stride(2) == 1 && view.begins_at_multiple_of(kRowPackBytes) &&
            view.stride(0) % pack == 0 && view.stride(1) % pack == 0 && view.size(2) % pack == 0;
   };
-  const auto narrow = [](int64_t x) { return static_cast<uint32_t>(x); };
   return {{a.stride(0), a.stride(1), a.stride(2)},
           {factors.stride(0), factors.stride(1), factors.stride(2)},
           pivots.stride(0),
-          narrow(a.size(0)),
-          narrow(first),
-          narrow(a.size(1)),
-          narrow(a.size(2)),
-          narrow(pivots.size(1)),
+          to_uint32(a.size(0)),
+          to_uint32(first),
+          to_uint32(a.size(1)),
+          to_uint32(a.size(2)),
+          to_uint32(pivots.size(1)),
           is_pivoted,
           are_packs(a),
           are_packs(factors)};

@@ -12,6 +12,9 @@
 
 namespace metalops::plans {
 
+// Returns a size or an index as kernels take it: those of matrices fit.
+inline uint32_t to_uint32(int64_t x) { return static_cast<uint32_t>(x); }
+
 // Returns how many elements of the view's dtype a vector holds.
 inline int64_t pack_of(const View& view) { return int64_t{kRowPackBytes} / size_of(view.type); }
 

@@ -1,5 +1,6 @@
 #include <csrc/plans/linalg/block_reflectors.h>
 #include <csrc/plans/linalg/launch_lengths.h>
+#include <csrc/plans/linalg/matrices.h>
 #include <csrc/plans/linalg/qr.h>
 #include <kernels/linalg/qr.h>
 
@@ -29,9 +30,14 @@ void check_qr_sizes(const View& matrices) {
 // Returns the parameters of the panel that begins in row and column `first`.
 QrParameters qr_parameters(const View& a, const View& taus, int64_t first, int64_t width,
                            bool with_block = false) {
-  const auto narrow = [](int64_t x) { return static_cast<uint32_t>(x); };
-  return {narrow(a.size(0)), narrow(a.size(2)), narrow(a.size(1)),          narrow(taus.size(1)),
-          narrow(first),     narrow(width),     narrow(round_up(width, 4)), with_block};
+  return {to_uint32(a.size(0)),
+          to_uint32(a.size(2)),
+          to_uint32(a.size(1)),
+          to_uint32(taus.size(1)),
+          to_uint32(first),
+          to_uint32(width),
+          to_uint32(round_up(width, 4)),
+          with_block};
 }
 
 // Allocates the block reflector of a panel, for the rows from `first` on.
@@ -216,17 +222,16 @@ bool fits_qr_vectors(int64_t elements) { return elements <= int64_t{kQrSmall}; }
 // columns.
 void multiply_small(Plan& plan, const View& others, const View& a, const View& taus,
                     bool is_adjoint, bool by_rows, bool is_identity) {
-  const auto narrow = [](int64_t x) { return static_cast<uint32_t>(x); };
   const auto size = a.size(2);
   const auto count = others.size(by_rows ? 2 : 1);
-  const QrVectorsParameters p{narrow(count),
-                              narrow(size),
-                              narrow(a.size(1)),
-                              narrow(taus.size(1)),
+  const QrVectorsParameters p{to_uint32(count),
+                              to_uint32(size),
+                              to_uint32(a.size(1)),
+                              to_uint32(taus.size(1)),
                               others.size(1) * others.size(2),
                               by_rows ? 1 : size,
                               by_rows ? count : 1,
-                              narrow(a.size(0)),
+                              to_uint32(a.size(0)),
                               is_adjoint,
                               by_rows,
                               is_identity};

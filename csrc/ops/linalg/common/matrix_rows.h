@@ -127,14 +127,13 @@ METALOPS_HIDDEN inline void launch_small_systems(const char* family, const Kerne
   const bool is_own =
       result.is_alias_of(a) || result.is_alias_of(b) || result.is_conj() || result.is_neg();
   const auto solutions = as_batch(is_own ? at::empty(result.sizes(), result.options()) : result);
-  const auto narrow = [](int64_t x) { return static_cast<uint32_t>(x); };
   const auto columns = b.size(left ? -1 : -2);
   SmallSystemsParameters parameters{strides_of(matrices, is_transposed),
                                     strides_of(given, !left),
                                     strides_of(solutions, !left),
                                     0,
-                                    narrow(n),
-                                    narrow(columns),
+                                    plans::to_uint32(n),
+                                    plans::to_uint32(columns),
                                     mode,
                                     is_conjugated != matrices.is_conj()};
   const auto threads = c10::metal::ceil_div(columns, int64_t{kColumnsOfThread});
@@ -147,7 +146,7 @@ METALOPS_HIDDEN inline void launch_small_systems(const char* family, const Kerne
         return x;
       }
     };
-    parameters.matrices = narrow(count);
+    parameters.matrices = plans::to_uint32(count);
     launch_threads(library(family),
                    kernel + (n <= 4 ? "_thread_4_" : "_thread_8_") + metal_type(a.scalar_type()),
                    count * threads, own(solutions), own(matrices), own(given), parameters,
