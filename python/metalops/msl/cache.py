@@ -273,7 +273,10 @@ def store(
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-    prune(keep=path)
+    room = (folder, size_limit())
+    _room[room] = _room.get(room, 0) - len(content)
+    if _room[room] < 0:
+        prune(keep=path)
     return path
 
 
@@ -322,13 +325,20 @@ def total_size() -> int:
     return sum(size for _, size, _ in [*entries(), *entries(_HEADER)])
 
 
+# Bytes that this process may store before it prunes, by folder and limit: an eighth of what was free. Looking through
+# thousands of entries takes as long as translating a kernel.
+_room: dict[tuple[str, int], float] = {}
+
+
 def prune(keep: str | None = None) -> None:
     """Removes the least recently used entries until the cache fits its limit, and leftovers of crashed builds."""
     libraries, headers = entries(), entries(_HEADER)
+    limit = size_limit()
     # A cache that is too small for headers does not keep them.
-    is_small = size_limit() < LEAST_SIZE_FOR_HEADERS
+    is_small = limit < LEAST_SIZE_FOR_HEADERS
     found = [*headers, *libraries] if is_small else sorted([*headers, *libraries])
-    excess = sum(size for _, size, _ in found) - size_limit()
+    excess = sum(size for _, size, _ in found) - limit
+    _room[directory(), limit] = max(-excess, 0) / 8
     for _, size, path in found:
         if excess <= 0:
             break
