@@ -684,8 +684,11 @@ struct TileProduct {
     const int column = first_column(place) + of_lane.column;
     for (int i = 0; i < down; ++i) {
       for (int j = 0; j < across; ++j) {
+        thread auto& elements = sums.of[i][j].thread_elements();
         for (int e = 0; e < 2; ++e) {
-          f(row + i * 8, column + j * 8 + e, sums.of[i][j].thread_elements()[e]);
+          float sum = elements[e];  // no reference can bind to a vector's element
+          f(row + i * 8, column + j * 8 + e, sum);
+          elements[e] = sum;
         }
       }
     }
