@@ -290,6 +290,15 @@ RIGHT = {
     "an assignment that is the usual one": """
         struct pair { float a, b; thread pair& operator=(const thread pair& other) = default; };
         kernel void k(device float* out) { pair p = {1, 2}, q; q = p; out[0] = q.b; }""",
+    "members in braces that are copied out of any address space": """
+        struct Places { long first, last; };
+        struct Parameters { Places places; int size; };
+        struct Operand { device float* first; Places places; int size; };
+        Operand of(device float* x, constant Parameters& p) { return {x, p.places, p.size}; }
+        kernel void k(device float* out, constant Parameters& p, device Parameters* others) {
+          const Operand a = of(out, p), b{out, others[1].places, 2};
+          out[a.places.first] = b.places.last;
+        }""",
     "atomics of both address spaces": """
         kernel void k(device atomic_uint* out, device atomic<float>* sum) {
           threadgroup atomic_int count;

@@ -145,6 +145,12 @@ _FILTERS = [
     ),
     _Filter(
         re.compile(
+            rf"^no viable conversion from '(?:const )?(?:device|constant|threadgroup) (?:const )?{_CLASS}' to "
+        ),
+        "The same, of a member in braces. What has no conversion at all is found by the compiler.",
+    ),
+    _Filter(
+        re.compile(
             r"^no (?:matching (?:conversion for|constructor for initialization of)|viable conversion from)"
         ),
         "The object that a cast or a value makes is in thread memory in Metal, in none for clang.",
