@@ -5,6 +5,8 @@ import pathlib
 import re
 
 import pytest
+import torch
+from metalops.msl.check import check_source
 from metalops.msl.source import compiler
 
 HEADERS = pathlib.Path(compiler.__file__).parent.parent / "include" / "msl"
@@ -75,3 +77,37 @@ def test_functions_of_the_programs_are_called(program):
         )
         kernels.append(f"kernel void k{n}(device int* out{parameter}) {{ {local} {calls} }}\n")
     program("#include <metal_tensor>\n" + functions + "".join(kernels))
+
+
+# In the form in which MLX's kernels, and others that began as theirs, have them. The library must not.
+IN_NAMESPACE_METAL = """
+namespace metal {
+template <typename T> struct is_empty : metal::bool_constant<__is_empty(T)> {};
+template <typename T> constexpr constant bool is_empty_v = is_empty<T>::value;
+template <typename... Ts> struct make_void { typedef void type; };
+template <typename... Ts> using void_t = typename make_void<Ts...>::type;
+template <class T> struct is_static : metal::bool_constant<is_empty<remove_cv_t<T>>::value> {};
+template <typename T> struct pointer_element {};
+template <typename T> struct pointer_element<device T*> { using type = remove_cv_t<T>; };
+template <typename T> struct pointer_element<threadgroup T*> { using type = remove_cv_t<T>; };
+template <typename T> using pointer_element_t = typename pointer_element<remove_cv_t<T>>::type;
+template <typename T> inline T&& forward(thread T& x) { return static_cast<T&&>(x); }
+}
+struct nothing {};
+template <typename T, typename = void> struct is_bytes : metal::false_type {};
+template <typename T> struct is_bytes<T, metal::void_t<decltype(T::bytes)>> : metal::true_type {};
+struct has_bytes { static constant constexpr int bytes = 4; };
+kernel void k(device int* out [[buffer(0)]]) {
+  out[0] = metal::is_empty_v<nothing>;
+  out[1] = metal::is_static<int>::value;
+  out[2] = sizeof(metal::pointer_element_t<device short*>);
+  out[3] = is_bytes<has_bytes>::value && !is_bytes<nothing>::value;
+}
+"""
+
+
+def test_traits_that_public_kernels_define_in_namespace_metal_are_theirs(program):
+    out = torch.zeros(4, dtype=torch.int32)
+    program(IN_NAMESPACE_METAL).launch("k", out, grid=1)
+    assert out.tolist() == [1, 0, 2, 1]
+    assert not check_source("#include <metal_stdlib>\nusing namespace metal;\n" + IN_NAMESPACE_METAL)

@@ -138,8 +138,6 @@ struct conditional<false, T, F> {
 };
 template <bool B, typename T, typename F>
 using conditional_t = typename conditional<B, T, F>::type;
-template <typename...>
-using void_t = void;
 template <typename T>
 T declval();
 
@@ -253,8 +251,6 @@ template <typename T>
 constexpr __constant bool is_pointer_v = __is_pointer(T);
 template <typename T>
 constexpr __constant bool is_const_v = __is_const(T);
-template <typename T>
-constexpr __constant bool is_empty_v = __is_empty(T);
 template <typename From, typename To>
 constexpr __constant bool is_convertible_v = __is_convertible(From, To);
 template <typename Base, typename Derived>
@@ -274,7 +270,6 @@ MSL_TRAIT(is_enum)
 MSL_TRAIT(is_class)
 MSL_TRAIT(is_pointer)
 MSL_TRAIT(is_const)
-MSL_TRAIT(is_empty)
 template <typename T, typename U>
 struct is_same : bool_constant<__is_same(T, U)> {};
 template <typename From, typename To>
