@@ -9,8 +9,10 @@
 #include <kernels/common/matmul.h>
 #include <kernels/spatial/convolution_packed.h>
 using namespace metal;
+using metalops::ConvolutionImages;
 using metalops::ConvolutionPacking;
 using metalops::ConvolutionPacks;
+using metalops::ConvolutionUnpacking;
 namespace matmul = metalops::matmul;
 
 // ---- places -------------------------------------------------------------------------------------
@@ -50,7 +52,7 @@ inline int64_t offset_of(Digits digits, constant int64_t* strides) {
 }
 
 // Returns where a pixel of the images is, and which of its taps are outside.
-inline Where pixel_at(int pixel, constant ConvolutionPacks& p) {
+inline Where pixel_at(int pixel, constant ConvolutionImages& p) {
   const Digits digits = digits_of(pixel, p.pixel_sizes);
   Where where{p.begin + digits.of[0] * p.pixel_strides[0], 0};
   int bit = 0;
@@ -67,7 +69,7 @@ inline Where pixel_at(int pixel, constant ConvolutionPacks& p) {
   return where;
 }
 
-inline Where tap_at(int tap, constant ConvolutionPacks& p) {
+inline Where tap_at(int tap, constant ConvolutionImages& p) {
   const int across = tap % p.tap_sizes[2];
   const int down = tap / p.tap_sizes[2] % p.tap_sizes[1];
   const int deep = tap / p.tap_sizes[2] / p.tap_sizes[1];
@@ -79,25 +81,51 @@ inline Where tap_at(int tap, constant ConvolutionPacks& p) {
 // ---- operands -----------------------------------------------------------------------------------
 
 // Operands have lines from `first` on and elements of K from `begin` to `end`. find() computes
-// where a line is, and `lines` keeps it for line(). prepare() is called for [k, k + count), counted
-// from `begin`, before inner() of these, and a barrier follows.
+// where a line is, and find_lines() keeps it for line(). prepare() is called for [k, k + count),
+// counted from `begin`, before inner() of these, and a barrier follows. in_map() says it all to
+// GPUs that copy boxes of lines by themselves.
+#if defined(__METALOPS_GATHERED_LINES__)
+constant constexpr int kImagesAt = metalops::kConvolutionImagesAt;
+constant constexpr int kOtherAt = metalops::kConvolutionOtherAt;
+typedef ::mpp::tensor_ops::gathered_pixels<1, 4, kImagesAt> PixelsInMap;
+typedef ::mpp::tensor_ops::gathered_taps<1, 4, kImagesAt> TapsInMap;
+typedef ::mpp::tensor_ops::gathered_rows<2, 4, kOtherAt> RowsInMap;
+typedef ::mpp::tensor_ops::gathered_columns<2, 4, kOtherAt> ColumnsInMap;
+#endif
+
+template <typename Operand>
+inline void find_all(Operand of, threadgroup Where* lines, int count, int index, int threads) {
+  for (int i = index; i < count; i += threads) {
+    lines[i] = of.find(i);
+  }
+}
 
 // The images by pixels: K are taps and channels.
 template <typename T>
 struct PixelLines {
   typedef T element;
   device const T* elements;
-  threadgroup const Where* lines;
-  threadgroup const Where* taps;
+  threadgroup Where* lines;
+  threadgroup Where* taps;
   constant ConvolutionPacks& p;
-  int first, begin, end;
+  int first, begin, end, group;
 
+#if defined(__METALOPS_GATHERED_LINES__)
+  inline PixelsInMap in_map() const { return PixelsInMap(p.images, first, begin, group); }
+#endif
   inline Where line(int i) const { return lines[i]; }
+  inline void find_lines(int count, int index, int threads) const {
+    find_all(*this, lines, count, index, threads);
+    const int all = p.images.tap_sizes[0] * p.images.tap_sizes[1] * p.images.tap_sizes[2];
+    for (int tap = index; tap < all; tap += threads) {
+      taps[tap] = tap_at(tap, p.images);
+    }
+  }
   inline Where find(int i) const {
     if (first + i >= p.rows) {
       return {0, ~0u};
     }
-    const Where where = pixel_at(first + i, p);
+    const Where where = pixel_at(first + i, p.images);
     return {where.offset, where.outside | kNoElement};
   }
   inline Where inner(int k) const {
@@ -105,9 +133,9 @@ struct PixelLines {
     if (begin + k >= end) {
       return {0, kNoElement | kNoLine};
     }
-    const uint tap = at / static_cast<uint>(p.channels);
+    const uint tap = at / static_cast<uint>(p.images.channels);
     const Where where = taps[tap];
-    return {where.offset + static_cast<int>(at - tap * static_cast<uint>(p.channels)),
+    return {where.offset + static_cast<int>(at - tap * static_cast<uint>(p.images.channels)),
             where.outside | kNoLine};
   }
   inline void prepare(int, int) const {}
@@ -118,18 +146,59 @@ template <typename T>
 struct WeightLines {
   typedef T element;
   device const T* elements;
-  threadgroup const Where* lines;
+  threadgroup Where* lines;
   constant ConvolutionPacks& p;
-  int first, begin, end;
+  int first, begin, end, group;
 
+#if defined(__METALOPS_GATHERED_LINES__)
+  inline RowsInMap in_map() const { return RowsInMap{group * p.columns + first, begin}; }
+#endif
   inline Where line(int i) const { return lines[i]; }
+  inline void find_lines(int count, int index, int threads) const {
+    find_all(*this, lines, count, index, threads);
+  }
   inline Where find(int i) const {
     const bool exists = first + i < p.columns;
-    return {exists ? (first + i) * p.other_stride : 0, exists ? kNoElement : ~0u};
+    return {exists ? (first + i) * p.other.stride : 0, exists ? kNoElement : ~0u};
   }
   inline Where inner(int k) const {
     const bool exists = begin + k < end;
     return {exists ? begin + k : 0, exists ? kNoLine : kNoElement | kNoLine};
+  }
+  inline void prepare(int, int) const {}
+};
+
+// Likewise, from a weight by channels of the images: its lines are elements of K.
+template <typename T>
+struct WeightColumns {
+  typedef T element;
+  device const T* elements;
+  threadgroup Where* lines;
+  constant ConvolutionPacks& p;
+  int first, begin, end, group;
+
+  inline int columns_of_tap() const { return p.other.stride / (p.inner / p.images.channels); }
+#if defined(__METALOPS_GATHERED_LINES__)
+  inline ColumnsInMap in_map() const {
+    const int channels = p.images.channels;
+    return ColumnsInMap{first, begin, group * channels, channels, columns_of_tap()};
+  }
+#endif
+  inline Where line(int i) const { return lines[i]; }
+  inline void find_lines(int count, int index, int threads) const {
+    find_all(*this, lines, count, index, threads);
+  }
+  inline Where find(int i) const {
+    const bool exists = first + i < columns_of_tap();
+    return {exists ? first + i : 0, exists ? kNoElement : ~0u};
+  }
+  inline Where inner(int k) const {
+    if (begin + k >= end) {
+      return {0, kNoElement | kNoLine};
+    }
+    const int tap = (begin + k) / p.images.channels;
+    return {(begin + k - tap * p.images.channels) * p.other.stride + tap * columns_of_tap(),
+            kNoLine};
   }
   inline void prepare(int, int) const {}
 };
@@ -153,8 +222,8 @@ struct PixelRing {
       const int at = begin + k + static_cast<int>(index);
       Pixel pixel{0, 0, ~0u};
       if (at < end) {
-        const Where where = pixel_at(at, p);
-        pixel = {where.offset, at * p.other_stride, where.outside | kNoLine};
+        const Where where = pixel_at(at, p.images);
+        pixel = {where.offset, at * p.other.stride, where.outside | kNoLine};
       }
       pixels[(k + static_cast<int>(index)) % kKept] = pixel;
     }
@@ -167,12 +236,20 @@ template <typename T>
 struct OutputLines {
   typedef T element;
   device const T* elements;
-  threadgroup const Where* lines;
+  threadgroup Where* lines;
   PixelRing ring;
   constant ConvolutionPacks& p;
-  int first;
+  int first, group;
 
+#if defined(__METALOPS_GATHERED_LINES__)
+  inline ColumnsInMap in_map() const {
+    return ColumnsInMap{group * p.rows + first, ring.begin, 0, p.other.lines, 0};
+  }
+#endif
   inline Where line(int i) const { return lines[i]; }
+  inline void find_lines(int count, int index, int threads) const {
+    find_all(*this, lines, count, index, threads);
+  }
   inline Where find(int i) const {
     const bool exists = first + i < p.rows;
     return {exists ? first + i : 0, exists ? kNoElement : ~0u};
@@ -189,19 +266,25 @@ template <typename T>
 struct TapLines {
   typedef T element;
   device const T* elements;
-  threadgroup const Where* lines;
+  threadgroup Where* lines;
   PixelRing ring;
   constant ConvolutionPacks& p;
-  int first;
+  int first, group;
 
+#if defined(__METALOPS_GATHERED_LINES__)
+  inline TapsInMap in_map() const { return TapsInMap(p.images, first, ring.begin, group); }
+#endif
   inline Where line(int i) const { return lines[i]; }
+  inline void find_lines(int count, int index, int threads) const {
+    find_all(*this, lines, count, index, threads);
+  }
   inline Where find(int i) const {
     if (first + i >= p.columns) {
       return {0, ~0u};
     }
-    const int tap = (first + i) / p.channels;
-    const Where where = tap_at(tap, p);
-    return {where.offset + first + i - tap * p.channels, where.outside | kNoElement};
+    const int tap = (first + i) / p.images.channels;
+    const Where where = tap_at(tap, p.images);
+    return {where.offset + first + i - tap * p.images.channels, where.outside | kNoElement};
   }
   inline Where inner(int k) const {
     const Pixel pixel = ring.pixel(k);
@@ -229,25 +312,27 @@ constant constexpr bool is_gathered = true;
 constant constexpr bool is_gathered = false;
 #endif
 
-// A product of ROWS x COLUMNS sums, of operands that are contiguous along K (IS_DEEP) or along
-// their lines.
-template <typename T, int ROWS, int COLUMNS, int SIMDGROUPS, bool IS_DEEP>
+// A product of ROWS x COLUMNS sums, of operands that are contiguous along K (deep) or along their
+// lines.
+template <typename T, int ROWS, int COLUMNS, int SIMDGROUPS, bool LEFT_DEEP, bool RIGHT_DEEP>
 struct PackedProduct {
   // Elements of K that are staged at a time. Floats are multiplied as tensors, for which any number
   // will do.
   static constant constexpr int step = sizeof(T) == 4 ? 16 : matmul::kTileK;
-  static constant constexpr int left_stride = (IS_DEEP ? step : ROWS) + 8;
-  static constant constexpr int right_stride = (IS_DEEP ? step : COLUMNS) + 8;
-  typedef matmul::Stored<T, left_stride, !IS_DEEP> Left;
-  typedef matmul::Stored<T, right_stride, !IS_DEEP> Right;
+  static constant constexpr int left_stride = (LEFT_DEEP ? step : ROWS) + 8;
+  static constant constexpr int right_stride = (RIGHT_DEEP ? step : COLUMNS) + 8;
+  typedef matmul::Stored<T, left_stride, !LEFT_DEEP> Left;
+  typedef matmul::Stored<T, right_stride, !RIGHT_DEEP> Right;
   typedef matmul::TileProduct<ROWS, COLUMNS, SIMDGROUPS, Left, Right> Product;
   static constant constexpr int threads = SIMDGROUPS * 32;
+  static constant constexpr bool is_left_deep = LEFT_DEEP;
+  static constant constexpr bool is_right_deep = RIGHT_DEEP;
   // Packs and elements of threadgroup memory.
   static constant constexpr int pack = elements_of_pack<T>();
   static constant constexpr int left_packs =
-      is_gathered ? 1 : (IS_DEEP ? ROWS : step) * left_stride / pack;
+      is_gathered ? 1 : (LEFT_DEEP ? ROWS : step) * left_stride / pack;
   static constant constexpr int right_packs =
-      is_gathered ? 1 : (IS_DEEP ? COLUMNS : step) * right_stride / pack;
+      is_gathered ? 1 : (RIGHT_DEEP ? COLUMNS : step) * right_stride / pack;
   static constant constexpr int workspace = Product::workspace > 0 ? Product::workspace : 1;
 };
 
@@ -268,34 +353,30 @@ inline void stage_packs(threadgroup Pack<T>* to, Operand from, int k, int index)
   }
 }
 
-// Finds the lines of both operands.
-template <int ROWS, int COLUMNS, int THREADS, typename Left, typename Right>
-inline void find_lines(threadgroup Where* lines, Left left, Right right, uint index) {
-  for (int i = static_cast<int>(index); i < ROWS + COLUMNS; i += THREADS) {
-    lines[i] = i < ROWS ? left.find(i) : right.find(i - ROWS);
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-}
-
 // Adds the product of the first `inner` elements of K to the sums.
-template <typename Tile, typename T, int ROWS, int COLUMNS, bool IS_DEEP, typename Left,
-          typename Right, typename Sums>
-inline void add_packed(thread Sums& sums, Left left, Right right, int inner, matmul::Place place,
-                       threadgroup Pack<T>* lefts, threadgroup Pack<T>* rights,
+// meanwhile() is done once, by each thread.
+template <typename Tile, typename T, int ROWS, int COLUMNS, typename Left, typename Right,
+          typename Sums, typename Meanwhile>
+inline void add_packed(thread Sums& sums, Left left, Right right, int inner, Meanwhile meanwhile,
+                       matmul::Place place, threadgroup Pack<T>* lefts, threadgroup Pack<T>* rights,
                        threadgroup T* workspace) {
 #if defined(__METALOPS_GATHERED_LINES__) && defined(__HAVE_TENSOR__)
   typename Tile::Product::Adding operation;
-  ::mpp::tensor_ops::run_gathered(operation, left, right, inner, sums);
+  ::mpp::tensor_ops::run_gathered(operation, left, right, inner, sums, meanwhile);
 #else
   const int index = static_cast<int>(place.index);
+  left.find_lines(ROWS, index, Tile::threads);
+  right.find_lines(COLUMNS, index, Tile::threads);
+  meanwhile();
+  threadgroup_barrier(mem_flags::mem_threadgroup);
   for (int k = 0; k < inner; k += Tile::step) {
     left.prepare(k, Tile::step);
     right.prepare(k, Tile::step);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    stage_packs<T, ROWS, Tile::step, Tile::left_stride, Tile::threads, IS_DEEP>(lefts, left, k,
-                                                                                index);
-    stage_packs<T, COLUMNS, Tile::step, Tile::right_stride, Tile::threads, IS_DEEP>(rights, right,
-                                                                                    k, index);
+    stage_packs<T, ROWS, Tile::step, Tile::left_stride, Tile::threads, Tile::is_left_deep>(
+        lefts, left, k, index);
+    stage_packs<T, COLUMNS, Tile::step, Tile::right_stride, Tile::threads, Tile::is_right_deep>(
+        rights, right, k, index);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     Tile::Product::add(sums, typename Tile::Left{reinterpret_cast<threadgroup T*>(lefts)}, ROWS,
                        typename Tile::Right{reinterpret_cast<threadgroup T*>(rights)}, COLUMNS,
@@ -320,11 +401,11 @@ inline Share share_of(uint threadgroup_index, constant ConvolutionPacks& p) {
   const int down = (p.rows + ROWS - 1) / ROWS;
   const int tile = static_cast<int>(threadgroup_index % static_cast<uint>(across * down));
   const int other = static_cast<int>(threadgroup_index / static_cast<uint>(across * down));
-  const int split = other / p.groups;
+  const int split = other / p.images.groups;
   const int begin = split * p.inner_of_split;
   return {tile / across * ROWS,
           tile % across * COLUMNS,
-          other % p.groups,
+          other % p.images.groups,
           split,
           begin,
           min(begin + p.inner_of_split, p.inner)};
@@ -383,30 +464,104 @@ struct StoreSums {
   }
 };
 
-template <typename Tile, typename T, typename R, int ROWS, int COLUMNS, bool IS_SPLIT,
-          typename Sums>
-inline void store_packed(thread Sums& sums, device R* result, device const T* bias,
-                         threadgroup int* offsets, threadgroup float* added, Share share,
-                         matmul::Place place, constant ConvolutionPacks& p) {
-  for (int i = static_cast<int>(place.index); i < ROWS + COLUMNS; i += Tile::threads) {
-    const int row = share.row + i, column = share.column + i - ROWS;
-    if (IS_SPLIT) {
-      offsets[i] = i < ROWS ? (row < p.rows ? row * p.columns : kNowhere)
-                            : (column < p.columns ? column : kNowhere);
-    } else {
-      offsets[i] = i < ROWS ? row_offset(row, p) : column_offset(column, p);
-      if (i >= ROWS) {
-        added[i - ROWS] = column < p.columns ? bias_at(bias, share.group, column, p) : 0.0f;
+// Elements of 16 bits, and eight of them that are adjacent in a row.
+template <typename T>
+struct RoundedSum {
+  threadgroup const float* added;
+  inline T operator()(int, int c, float sum) const { return static_cast<T>(sum + added[c]); }
+};
+template <typename T, int ROWS>
+struct StoreInRow {
+  device T* result;
+  threadgroup const int* offsets;
+
+  template <typename Eight>
+  inline void operator()(int r, int c, Eight eight) const {
+    const int in_row = offsets[r], in_column = offsets[ROWS + c];
+    if ((in_row | in_column) >= 0) {
+      *reinterpret_cast<device Eight*>(result + in_row + in_column) = eight;
+    }
+  }
+};
+// Likewise in a column. Rows that are adjacent in an image may also be in the next one.
+template <typename T, int ROWS>
+struct StoreInColumn {
+  device T* result;
+  threadgroup const int* offsets;
+
+  template <typename Eight>
+  inline void operator()(int r, int c, Eight eight) const {
+    const int in_row = offsets[r], in_column = offsets[ROWS + c];
+    if ((in_row | in_column) < 0) {
+      return;
+    }
+    device T* const to = result + in_row + in_column;
+    if (offsets[r + 7] == in_row + 7 && reinterpret_cast<uint64_t>(to) % 16 == 0) {
+      *reinterpret_cast<device Eight*>(to) = eight;
+      return;
+    }
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      if (offsets[r + e] >= 0) {
+        result[offsets[r + e] + in_column] = eight.of[e];
       }
     }
   }
+};
+
+// Finds the offsets of the rows and columns of a tile in the result, and what is added to columns.
+template <typename T, int ROWS, int COLUMNS, int THREADS, bool IS_SPLIT>
+struct FindOffsets {
+  threadgroup int* offsets;
+  threadgroup float* added;
+  device const T* bias;
+  Share share;
+  int index;  // of the thread
+  constant ConvolutionPacks& p;
+
+  inline void operator()() const {
+    for (int i = index; i < ROWS + COLUMNS; i += THREADS) {
+      const int row = share.row + i, column = share.column + i - ROWS;
+      if (IS_SPLIT) {
+        offsets[i] = i < ROWS ? (row < p.rows ? row * p.columns : kNowhere)
+                              : (column < p.columns ? column : kNowhere);
+      } else {
+        offsets[i] = i < ROWS ? row_offset(row, p) : column_offset(column, p);
+        if (i >= ROWS) {
+          added[i - ROWS] = column < p.columns ? bias_at(bias, share.group, column, p) : 0.0f;
+        }
+      }
+    }
+  }
+};
+
+// Stores the sums at what FindOffsets has found.
+template <typename Tile, typename T, typename R, int ROWS, int COLUMNS, bool IS_SPLIT,
+          typename Sums>
+inline void store_packed(thread Sums& sums, device R* result, threadgroup const int* offsets,
+                         threadgroup const float* added, Share share, matmul::Place place,
+                         constant ConvolutionPacks& p) {
   threadgroup_barrier(mem_flags::mem_threadgroup);
   const int64_t first =
-      IS_SPLIT ? (share.split * static_cast<int64_t>(p.groups) + share.group) * p.rows * p.columns
-               : group_offset(share.group, p);
+      IS_SPLIT
+          ? (share.split * static_cast<int64_t>(p.images.groups) + share.group) * p.rows * p.columns
+          : group_offset(share.group, p);
   const StoreSums<R, ROWS, IS_SPLIT> store{result + first, offsets, added};
 #if defined(__METALOPS_GATHERED_LINES__) && defined(__HAVE_TENSOR__)
-  if (sizeof(T) == 2 && p.has_pairs) {  // as a lane of these GPUs has
+  if constexpr (sizeof(T) == 2 && !IS_SPLIT) {
+    typename Tile::Product::Adding operation;
+    if (p.adjacent == 8) {
+      ::mpp::tensor_ops::store_in_eights<false>(operation, sums, RoundedSum<T>{added},
+                                                StoreInRow<T, ROWS>{result + first, offsets});
+      return;
+    }
+    if (p.adjacent == metalops::kConvolutionRows) {
+      ::mpp::tensor_ops::store_in_eights<true>(operation, sums, RoundedSum<T>{added},
+                                               StoreInColumn<T, ROWS>{result + first, offsets});
+      return;
+    }
+  }
+  if (sizeof(T) == 2 && p.adjacent == 2) {  // as a lane of these GPUs has
 #pragma unroll
     for (uint16_t i = 0; i < sums.get_capacity(); i += 2) {
       const auto at = sums.get_multidimensional_index(i);
@@ -421,7 +576,10 @@ inline void store_packed(thread Sums& sums, device R* result, device const T* bi
 // ---- kernels ------------------------------------------------------------------------------------
 
 // Convolves: a tile of pixels and channels for each threadgroup. R: T, or float for a split of K.
-template <typename T, typename R, int ROWS, int COLUMNS, int SIMDGROUPS, bool IS_SPLIT>
+// BY_COLUMNS: the weight is by channels of the images.
+template <typename T, typename R, int ROWS, int COLUMNS, int SIMDGROUPS, bool IS_SPLIT,
+          bool BY_COLUMNS>
+[[max_total_threads_per_threadgroup(SIMDGROUPS * 32)]]
 kernel void convolution_packed(device R* result [[buffer(0)]], device const T* images [[buffer(1)]],
                                device const T* weight [[buffer(2)]],
                                device const T* bias [[buffer(3)]],
@@ -430,7 +588,8 @@ kernel void convolution_packed(device R* result [[buffer(0)]], device const T* i
                                uint thread_index [[thread_index_in_threadgroup]],
                                uint simdgroup [[simdgroup_index_in_threadgroup]],
                                uint lane [[thread_index_in_simdgroup]]) {
-  typedef PackedProduct<T, ROWS, COLUMNS, SIMDGROUPS, true> Tile;
+  typedef PackedProduct<T, ROWS, COLUMNS, SIMDGROUPS, true, !BY_COLUMNS> Tile;
+  typedef conditional_t<BY_COLUMNS, WeightColumns<T>, WeightLines<T>> Weight;
   threadgroup Pack<T> lefts[Tile::left_packs];
   threadgroup Pack<T> rights[Tile::right_packs];
   threadgroup T workspace[Tile::workspace];
@@ -438,37 +597,36 @@ kernel void convolution_packed(device R* result [[buffer(0)]], device const T* i
   threadgroup Where taps[metalops::kConvolutionTaps];
   threadgroup int offsets[ROWS + COLUMNS];
   threadgroup float added[COLUMNS];
-  const int count = p.tap_sizes[0] * p.tap_sizes[1] * p.tap_sizes[2];
-  for (int tap = static_cast<int>(thread_index); tap < count; tap += Tile::threads) {
-    taps[tap] = tap_at(tap, p);
-  }
   const Share share = share_of<ROWS, COLUMNS>(threadgroup_index, p);
   const matmul::Place place{thread_index, simdgroup, lane};
-  const PixelLines<T> left{images + share.group * p.images_group_stride,
+  const PixelLines<T> left{images + share.group * p.images.channels,
                            lines,
                            taps,
                            p,
                            share.row,
                            share.begin,
-                           share.end};
-  const WeightLines<T> right{weight + share.group * static_cast<int64_t>(p.other_group_stride),
-                             lines + ROWS,
-                             p,
-                             share.column,
-                             share.begin,
-                             share.end};
-  find_lines<ROWS, COLUMNS, Tile::threads>(lines, left, right, thread_index);
+                           share.end,
+                           share.group};
+  const Weight right{weight + share.group * static_cast<int64_t>(p.other_group_stride),
+                     lines + ROWS,
+                     p,
+                     share.column,
+                     share.begin,
+                     share.end,
+                     share.group};
   auto sums = Tile::Product::sums();
   Tile::Product::clear(sums, place);
-  add_packed<Tile, T, ROWS, COLUMNS, true>(sums, left, right, share.end - share.begin, place, lefts,
-                                           rights, workspace);
-  store_packed<Tile, T, R, ROWS, COLUMNS, IS_SPLIT>(sums, result, bias, offsets, added, share,
-                                                    place, p);
+  const FindOffsets<T, ROWS, COLUMNS, Tile::threads, IS_SPLIT> find{
+      offsets, added, bias, share, static_cast<int>(thread_index), p};
+  add_packed<Tile, T, ROWS, COLUMNS>(sums, left, right, share.end - share.begin, find, place, lefts,
+                                     rights, workspace);
+  store_packed<Tile, T, R, ROWS, COLUMNS, IS_SPLIT>(sums, result, offsets, added, share, place, p);
 }
 
 // The gradient of the weight: a tile of channels of the outputs, and of taps and channels of the
 // images, for each threadgroup.
 template <typename T, typename R, int ROWS, int COLUMNS, int SIMDGROUPS, bool IS_SPLIT>
+[[max_total_threads_per_threadgroup(SIMDGROUPS * 32)]]
 kernel void convolution_packed_weight(device R* result [[buffer(0)]],
                                       device const T* images [[buffer(1)]],
                                       device const T* outputs [[buffer(2)]],
@@ -478,7 +636,7 @@ kernel void convolution_packed_weight(device R* result [[buffer(0)]],
                                       uint thread_index [[thread_index_in_threadgroup]],
                                       uint simdgroup [[simdgroup_index_in_threadgroup]],
                                       uint lane [[thread_index_in_simdgroup]]) {
-  typedef PackedProduct<T, ROWS, COLUMNS, SIMDGROUPS, false> Tile;
+  typedef PackedProduct<T, ROWS, COLUMNS, SIMDGROUPS, false, false> Tile;
   threadgroup Pack<T> lefts[Tile::left_packs];
   threadgroup Pack<T> rights[Tile::right_packs];
   threadgroup T workspace[Tile::workspace];
@@ -490,45 +648,226 @@ kernel void convolution_packed_weight(device R* result [[buffer(0)]],
   const matmul::Place place{thread_index, simdgroup, lane};
   const PixelRing ring{pixels, p, share.begin, share.end, thread_index};
   const OutputLines<T> left{outputs + share.group * static_cast<int64_t>(p.other_group_stride),
-                            lines, ring, p, share.row};
-  const TapLines<T> right{images + share.group * p.images_group_stride, lines + ROWS, ring, p,
-                          share.column};
-  find_lines<ROWS, COLUMNS, Tile::threads>(lines, left, right, thread_index);
+                            lines,
+                            ring,
+                            p,
+                            share.row,
+                            share.group};
+  const TapLines<T> right{
+      images + share.group * p.images.channels, lines + ROWS, ring, p, share.column, share.group};
   auto sums = Tile::Product::sums();
   Tile::Product::clear(sums, place);
-  add_packed<Tile, T, ROWS, COLUMNS, false>(sums, left, right, share.end - share.begin, place,
-                                            lefts, rights, workspace);
-  store_packed<Tile, T, R, ROWS, COLUMNS, IS_SPLIT>(sums, result, bias, offsets, added, share,
-                                                    place, p);
+  const FindOffsets<T, ROWS, COLUMNS, Tile::threads, IS_SPLIT> find{
+      offsets, added, bias, share, static_cast<int>(thread_index), p};
+  add_packed<Tile, T, ROWS, COLUMNS>(sums, left, right, share.end - share.begin, find, place, lefts,
+                                     rights, workspace);
+  store_packed<Tile, T, R, ROWS, COLUMNS, IS_SPLIT>(sums, result, offsets, added, share, place, p);
 }
 
-// Adds the sums of the splits, in their order.
+template <typename T>
+struct alignas(metalops::kConvolutionTogether * sizeof(T)) Adjacent {
+  T of[metalops::kConvolutionTogether];
+};
+
+// Stores adjacent columns of the result.
+template <typename T>
+inline void store_combined(device T* result, float4 sum, device const T* bias, int group, int row,
+                           int column, int left, constant ConvolutionPacks& p) {
+  constexpr int count = metalops::kConvolutionTogether;
+  device T* const to = result + group_offset(group, p) + row_offset(row, p);
+  if (p.column_sizes[3] % count != 0) {
+    for (int e = 0; e < left; ++e) {
+      const int in_column = column_offset(column + e, p);
+      if (in_column != kNowhere) {
+        to[in_column] = static_cast<T>(sum[e] + bias_at(bias, group, column + e, p));
+      }
+    }
+    return;
+  }
+  const Digits digits = digits_of(column, p.column_sizes);
+  device T* const first = to + offset_of(digits, p.column_strides);
+  Adjacent<T> values;
+  for (int e = 0; e < count; ++e) {
+    values.of[e] = static_cast<T>(e < left ? sum[e] + bias_at(bias, group, column + e, p) : 0.0f);
+  }
+  left = min(left, p.stored_channels - digits.of[3]);
+  if (left == count && p.column_strides[3] == 1 &&
+      reinterpret_cast<uint64_t>(first) % sizeof(Adjacent<T>) == 0) {
+    *reinterpret_cast<device Adjacent<T>*>(first) = values;
+    return;
+  }
+  for (int e = 0; e < left; ++e) {
+    first[e * p.column_strides[3]] = values.of[e];
+  }
+}
+
+// Adds the sums of the splits, of kConvolutionTogether adjacent columns for each thread. If there
+// are many, `parts` simdgroups have every parts'th split each, and their sums are added in order.
 template <typename T>
 kernel void convolution_packed_combine(device T* result [[buffer(0)]],
                                        device const float* sums [[buffer(1)]],
                                        device const T* bias [[buffer(2)]],
                                        constant ConvolutionPacks& p [[buffer(3)]],
-                                       uint2 thread_index [[thread_position_in_grid]]) {
+                                       constant int& parts [[buffer(4)]],
+                                       uint threadgroup_index [[threadgroup_position_in_grid]],
+                                       uint thread_index [[thread_index_in_threadgroup]]) {
+  constexpr int count = metalops::kConvolutionTogether;
+  constexpr uint threads = metalops::kConvolutionCombining;
+  threadgroup float4 of_parts[threads];
+  const uint columns = static_cast<uint>(p.columns), across = (columns + count - 1) / count;
+  const uint in_group = across * static_cast<uint>(p.rows);
+  const uint together = threads / static_cast<uint>(parts);  // threads of a part
+  const uint part = thread_index / together;
+  const uint tiles = (in_group + together - 1) / together;
+  const uint group = threadgroup_index / tiles;
+  const uint index =
+      (threadgroup_index - group * tiles) * together + thread_index - part * together;
+  const uint row = index / across;
+  const int column = static_cast<int>(index - row * across) * count;
+  const int left = index < in_group ? min(p.columns - column, count) : 0;
   const int64_t elements = static_cast<int64_t>(p.rows) * p.columns;
-  if (thread_index.x >= static_cast<uint64_t>(elements)) {
-    return;
+  const int64_t between = elements * p.images.groups;
+  device const float* from = sums + group * elements + row * static_cast<int64_t>(columns) + column;
+  float4 sum(0.0f);
+  if (left == count && columns % count == 0) {
+    // The sums of several splits are loaded together; those that do not exist are another's.
+    constexpr int loaded = 8;
+    for (int split = static_cast<int>(part); split < p.splits; split += loaded * parts) {
+      float4 values[loaded];
+#pragma unroll
+      for (int e = 0; e < loaded; ++e) {
+        const int64_t other = min(split + e * parts, p.splits - 1);
+        values[e] = *reinterpret_cast<device const float4*>(from + other * between);
+      }
+#pragma unroll
+      for (int e = 0; e < loaded; ++e) {
+        sum += split + e * parts < p.splits ? values[e] : float4(0.0f);
+      }
+    }
+  } else {
+    for (int split = static_cast<int>(part); split < p.splits; split += parts) {
+      for (int e = 0; e < left; ++e) {
+        sum[e] += from[split * between + e];
+      }
+    }
   }
-  const int row = static_cast<int>(thread_index.x / static_cast<uint>(p.columns));
-  const int column = static_cast<int>(thread_index.x % static_cast<uint>(p.columns));
-  const int group = static_cast<int>(thread_index.y);
-  const int in_column = column_offset(column, p);
-  if (in_column == kNowhere) {
-    return;
+  if (parts > 1) {
+    of_parts[thread_index] = sum;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (int other = 1; other < parts && part == 0; ++other) {
+      sum += of_parts[thread_index + other * together];
+    }
   }
-  float sum = 0.0f;
-  for (int split = 0; split < p.splits; ++split) {
-    sum += sums[(split * static_cast<int64_t>(p.groups) + group) * elements + thread_index.x];
+  if (part == 0 && left > 0) {
+    store_combined(result, sum, bias, static_cast<int>(group), static_cast<int>(row), column, left,
+                   p);
   }
-  result[group_offset(group, p) + row_offset(row, p) + in_column] =
-      static_cast<T>(sum + bias_at(bias, group, column, p));
 }
 
 // ---- packs --------------------------------------------------------------------------------------
+
+struct alignas(metalops::kConvolutionPack) PackOfWords {
+  uint of[4];
+};
+
+// Where a threadgroup's tile of a tensor is.
+struct PackedTile {
+  int pixel, pixels, channel, channels;  // the first, and how many
+  int pitch;                             // of channels in threadgroup memory
+};
+
+inline int64_t offset_of_pixel(int pixel, constant ConvolutionPacking& p) {
+  if (p.sizes[2] == p.pixels) {
+    return pixel * p.strides[2];
+  }
+  const uint width = static_cast<uint>(p.sizes[2]), height = static_cast<uint>(p.sizes[1]);
+  const uint line = static_cast<uint>(pixel) / width, x = static_cast<uint>(pixel) - line * width;
+  const uint z = line / height, y = line - z * height;
+  return z * p.strides[0] + y * p.strides[1] + x * p.strides[2];
+}
+
+// Threadgroup memory has elements of a channel, or words of two channels. The loads of several are
+// in flight together.
+template <typename T>
+inline void load_elements(threadgroup T* tile, device const T* from, PackedTile t, int index,
+                          constant ConvolutionPacking& p) {
+  constexpr int threads = metalops::kConvolutionPackingThreads;
+  // A thread has one pixel, or several that are whole turns apart.
+  const int turn = max(threads >> p.tile_pixels, 1);
+  for (int q = index & ((1 << p.tile_pixels) - 1); q < t.pixels; q += threads) {
+    const int64_t offset = offset_of_pixel(t.pixel + q, p);
+    for (int c = index >> p.tile_pixels; c < t.channels; c += turn) {
+      const bool exists = t.channel + c < p.channels;
+      tile[c * t.pitch + q] = exists ? from[offset + c * p.channel_stride] : T(0);
+    }
+  }
+}
+
+inline uint joined(uint low, uint high) { return (low & 0xffffu) | high << 16; }
+
+// Two pixels of two channels at a time, whose pixels are adjacent at multiples of two elements.
+template <typename T>
+inline void load_pairs(threadgroup uint* tile, device const T* from, PackedTile t, int index,
+                       constant ConvolutionPacking& p) {
+  constexpr int threads = metalops::kConvolutionPackingThreads;
+  constexpr int together = 4;
+  const int digits = p.tile_pixels - 1, turn = max(threads >> digits, 1);
+  for (int q = (index & ((1 << digits) - 1)) * 2; q < t.pixels; q += threads * 2) {
+    device const T* const first = from + offset_of_pixel(t.pixel + q, p);
+    for (int c = index >> digits << 1; c < t.channels; c += turn * 2 * together) {
+      uint words[together][2];
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        const int channel = c + i * turn * 2;
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const bool exists = channel < t.channels && t.channel + channel + e < p.channels;
+          words[i][e] =
+              exists
+                  ? *reinterpret_cast<device const uint*>(first + (channel + e) * p.channel_stride)
+                  : 0u;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        const int channel = c + i * turn * 2;
+        if (channel < t.channels) {
+          threadgroup uint* const to = tile + channel / 2 * t.pitch + q;
+          to[0] = joined(words[i][0], words[i][1]);
+          to[1] = joined(words[i][0] >> 16, words[i][1] >> 16);
+        }
+      }
+    }
+  }
+}
+
+// All pixels of two channels, which follow each other, as those of a weight do.
+template <typename T>
+inline void load_runs(threadgroup uint* tile, device const T* from, PackedTile t, int index,
+                      constant ConvolutionPacking& p) {
+  constexpr int threads = metalops::kConvolutionPackingThreads;
+  const uint pixels = static_cast<uint>(t.pixels);
+  const int turn = static_cast<int>(threads / pixels), rest = threads - turn * t.pixels;
+  int c = static_cast<int>(static_cast<uint>(index) / pixels), q = index - c * t.pixels;
+#pragma unroll 4
+  while (c * 2 < t.channels) {
+    ushort pair[2];
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int channel = c * 2 + e;
+      pair[e] = t.channel + channel < p.channels
+                    ? reinterpret_cast<device const ushort*>(from)[channel * t.pixels + q]
+                    : ushort(0);
+    }
+    tile[c * t.pitch + q] = joined(pair[0], pair[1]);
+    q += rest;
+    c += turn;
+    if (q >= t.pixels) {
+      q -= t.pixels;
+      ++c;
+    }
+  }
+}
 
 // Copies a tile for each threadgroup: read along pixels, which are often adjacent in memory, and
 // written along channels.
@@ -540,46 +879,99 @@ kernel void convolution_packed_copy(device T* packed [[buffer(0)]],
                                     uint thread_index [[thread_index_in_threadgroup]]) {
   constexpr int pack = elements_of_pack<T>();
   constexpr int threads = metalops::kConvolutionPackingThreads;
-  threadgroup T tile[metalops::kConvolutionPackingTile + metalops::kConvolutionPackingChannels];
+  constexpr int words = sizeof(T) == 2 ? 2 : 1;  // channels of one
+  constexpr int size = metalops::kConvolutionPackingTile + metalops::kConvolutionPackingChannels;
+  threadgroup uint memory[size / words];
+  threadgroup T* const tile = reinterpret_cast<threadgroup T*>(memory);
   const uint across = static_cast<uint>(p.across), down = static_cast<uint>(p.down);
+  const uint groups = static_cast<uint>(p.groups);
   const int index = static_cast<int>(thread_index);
-  const int pixel = static_cast<int>(threadgroup_index % across) << p.tile_pixels;
-  const int channel = static_cast<int>(threadgroup_index / across % down) << p.tile_channels;
-  const int64_t other = threadgroup_index / across / down;
-  const int64_t image = other / p.groups, group = other % p.groups;
-  const int pixels = min(1 << p.tile_pixels, p.pixels - pixel);
-  const int channels = min(1 << p.tile_channels, p.padded - channel);
-  const int pitch = (1 << p.tile_pixels) + 1;
+  const uint line = threadgroup_index / across, other = line / down;
+  const int pixel = static_cast<int>(threadgroup_index - line * across) << p.tile_pixels;
+  const int channel = static_cast<int>(line - other * down) << p.tile_channels;
+  const int64_t image = groups == 1 ? other : other / groups, group = other - image * groups;
+  const PackedTile t{pixel, min(1 << p.tile_pixels, p.pixels - pixel), channel,
+                     min(1 << p.tile_channels, p.padded - channel), (1 << p.tile_pixels) + 1};
   device const T* const from =
       tensor + image * p.image_stride + group * p.group_stride + channel * p.channel_stride;
   device T* const to = packed + image * p.packed_image + group * p.packed_group + channel;
-  // A thread has one pixel, or several that are whole turns apart.
-  const int turn = max(threads >> p.tile_pixels, 1);
-  for (int q = index & ((1 << p.tile_pixels) - 1); q < pixels; q += threads) {
-    const int x = (pixel + q) % p.sizes[2], rest = (pixel + q) / p.sizes[2];
-    const int y = rest % p.sizes[1], z = rest / p.sizes[1];
-    const int64_t offset = z * p.strides[0] + y * p.strides[1] + x * p.strides[2];
-    for (int c = index >> p.tile_pixels; c < channels; c += turn) {
-      tile[c * pitch + q] = channel + c < p.channels ? from[offset + c * p.channel_stride] : T(0);
+  const bool are_words = words == 2 && p.order != metalops::kConvolutionAnyOrder;
+  if (!are_words) {
+    load_elements(tile, from, t, index, p);
+  } else if (p.order == metalops::kConvolutionPairs) {
+    load_pairs(memory, from, t, index, p);
+  } else {
+    load_runs(memory, from, t, index, p);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  constexpr int digits_of_pack = pack == 8 ? 3 : 2;
+  const int digits = p.tile_channels - digits_of_pack;  // of the packs of a whole tile
+  for (int i = index; i < t.pixels << digits; i += threads) {
+    const int q = i >> digits, c = (i & ((1 << digits) - 1)) * pack;
+    if (c >= t.channels) {
+      continue;
+    }
+    device T* const at = to + (pixel + q) * p.packed_pixel + c;
+    if (are_words) {
+      PackOfWords values;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        values.of[e] = memory[(c / 2 + e) * t.pitch + q];
+      }
+      *reinterpret_cast<device PackOfWords*>(at) = values;
+    } else {
+      Pack<T> values;
+#pragma unroll
+      for (int e = 0; e < pack; ++e) {
+        values.of[e] = tile[(c + e) * t.pitch + q];
+      }
+      *reinterpret_cast<device Pack<T>*>(at) = values;
+    }
+  }
+}
+
+// Copies lines of packed pixels, as of the gradient of a weight, to where the pixels of a channel
+// are adjacent, as are channels: a line and some of its channels for each threadgroup.
+template <typename T>
+kernel void convolution_packed_unpack(device T* result [[buffer(0)]],
+                                      device const T* packed [[buffer(1)]],
+                                      constant ConvolutionUnpacking& p [[buffer(2)]],
+                                      uint threadgroup_index [[threadgroup_position_in_grid]],
+                                      uint thread_index [[thread_index_in_threadgroup]]) {
+  constexpr int pack = elements_of_pack<T>();
+  constexpr int threads = metalops::kConvolutionPackingThreads;
+  threadgroup T tile[metalops::kConvolutionPackingTile];
+  const uint down = static_cast<uint>((p.channels + p.together - 1) / p.together);
+  const uint line = threadgroup_index / down;
+  const int channel = static_cast<int>(threadgroup_index - line * down) * p.together;
+  const int channels = min(p.channels - channel, p.together);
+  device const T* const from = packed + line * static_cast<int64_t>(p.pixels) * p.padded + channel;
+  const uint across = static_cast<uint>((channels + pack - 1) / pack);
+  for (uint i = thread_index; i < across * static_cast<uint>(p.pixels); i += threads) {
+    const uint q = i / across, c = (i - q * across) * pack;
+    const Pack<T> values = *reinterpret_cast<device const Pack<T>*>(from + q * p.padded + c);
+#pragma unroll
+    for (int e = 0; e < pack; ++e) {
+      tile[(c + e) * p.pixels + q] = values.of[e];
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  const int packs = channels / pack;
-  for (int i = index; i < packs * pixels; i += threads) {
-    const int q = i / packs, c = i % packs * pack;
-    Pack<T> values;
-    for (int e = 0; e < pack; ++e) {
-      values.of[e] = tile[(c + e) * pitch + q];
-    }
-    *reinterpret_cast<device Pack<T>*>(to + (pixel + q) * p.packed_pixel + c) = values;
+  device T* const to = result + (line * static_cast<int64_t>(p.channels) + channel) * p.pixels;
+  for (int i = static_cast<int>(thread_index); i < channels * p.pixels; i += threads) {
+    to[i] = tile[i];
   }
 }
 
 #define REGISTER_TILE(T, ROWS, COLUMNS, SIMDGROUPS)                                                \
   REGISTER_KERNEL("convolution_packed_" #ROWS "x" #COLUMNS "_" #T, convolution_packed, T, T, ROWS, \
-                  COLUMNS, SIMDGROUPS, false);                                                     \
+                  COLUMNS, SIMDGROUPS, false, false);                                              \
   REGISTER_KERNEL("convolution_packed_split_" #ROWS "x" #COLUMNS "_" #T, convolution_packed, T,    \
-                  float, ROWS, COLUMNS, SIMDGROUPS, true)
+                  float, ROWS, COLUMNS, SIMDGROUPS, true, false)
+#define REGISTER_COLUMNS(T, ROWS, COLUMNS, SIMDGROUPS)                                            \
+  REGISTER_KERNEL("convolution_packed_columns_" #ROWS "x" #COLUMNS "_" #T, convolution_packed, T, \
+                  T, ROWS, COLUMNS, SIMDGROUPS, false, true);                                     \
+  REGISTER_KERNEL("convolution_packed_columns_split_" #ROWS "x" #COLUMNS "_" #T,                  \
+                  convolution_packed, T, float, ROWS, COLUMNS, SIMDGROUPS, true, true)
 #define REGISTER_WEIGHT(T, ROWS, COLUMNS, SIMDGROUPS)                                 \
   REGISTER_KERNEL("convolution_packed_weight_" #ROWS "x" #COLUMNS "_" #T,             \
                   convolution_packed_weight, T, T, ROWS, COLUMNS, SIMDGROUPS, false); \
@@ -588,19 +980,23 @@ kernel void convolution_packed_copy(device T* packed [[buffer(0)]],
 #define REGISTER_PACKED(T)                                                          \
   REGISTER_KERNEL("convolution_packed_combine_" #T, convolution_packed_combine, T); \
   REGISTER_KERNEL("convolution_packed_copy_" #T, convolution_packed_copy, T);       \
-  REGISTER_TILE(T, 128, 16, 4);                                                     \
-  REGISTER_TILE(T, 128, 64, 4);                                                     \
-  REGISTER_WEIGHT(T, 64, 128, 4)
-#define REGISTER_LARGE(T)        \
-  REGISTER_TILE(T, 128, 128, 4); \
-  REGISTER_WEIGHT(T, 128, 128, 4)
+  REGISTER_TILE(T, 128, 16, 4)
+#define REGISTER_HALF(T)            \
+  REGISTER_PACKED(T);               \
+  REGISTER_TILE(T, 128, 64, 8);     \
+  REGISTER_TILE(T, 128, 128, 8);    \
+  REGISTER_COLUMNS(T, 128, 64, 8);  \
+  REGISTER_COLUMNS(T, 128, 128, 8); \
+  REGISTER_WEIGHT(T, 64, 128, 4);   \
+  REGISTER_WEIGHT(T, 128, 128, 8);  \
+  REGISTER_KERNEL("convolution_packed_unpack_" #T, convolution_packed_unpack, T)
 
 // As simdgroup matrices, tiles of floats do not fit threadgroup memory.
 #if defined(__HAVE_TENSOR__)
 REGISTER_PACKED(float);
-REGISTER_PACKED(half);
-REGISTER_PACKED(bfloat);
+REGISTER_TILE(float, 128, 64, 4);
+REGISTER_WEIGHT(float, 64, 128, 4);
 REGISTER_WEIGHT(float, 128, 64, 4);
-REGISTER_LARGE(half);
-REGISTER_LARGE(bfloat);
+REGISTER_HALF(half);
+REGISTER_HALF(bfloat);
 #endif

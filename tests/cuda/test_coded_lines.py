@@ -21,7 +21,7 @@ def test_weights_are_decoded_to_registers_that_tensor_cores_read(kernel, rows, o
     """The left operands of all products are registers; `others` scopes beside the first store their sums."""
     name = f"quantized_matmul_lines_{kernel}"
     text = kernel_file._library("quantized_matmul", name, True).compile("compute_90a").decode()
-    assert nvrtc.launched_memory(text.encode(), "msl_kernel_0") > 48 * 1024
+    assert nvrtc.launch_facts(text.encode(), "msl_kernel_0").memory > 48 * 1024
     entry = text[text.index(".entry msl_kernel_0") :].partition(".entry msl_fast_0")[0]
     left = re.findall(rf"wgmma\.mma_async\S*m64n{rows}k16\S* \{{[^}}]*\}}, (\S)", entry)
     assert len(left) >= 16 and set(left) == {"{"}

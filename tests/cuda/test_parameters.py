@@ -5,7 +5,7 @@ import threading
 
 import pytest
 import torch
-from metalops.cuda import compile_shader
+from metalops.cuda import compile_shader, nvrtc
 from metalops.cuda.function import LAUNCH_BYTES
 from metalops.cuda.library import Library
 from metalops.msl.source import languages
@@ -199,7 +199,8 @@ def test_what_earlier_launches_passed_is_not_passed_again(recorder):
 def test_launches_bring_shared_memory_and_maps_of_their_matrices(recorder, monkeypatch):
     source = products.HEADER + products.Product("half", "half", m=64, n=64, simdgroups=4).text()
     library = Library(source, language=languages.LANGUAGES["4.0"])
-    monkeypatch.setattr("metalops.cuda.nvrtc.launched_memory", lambda code, kernel: 60_000)
+    facts = nvrtc.LaunchFacts(60_000)
+    monkeypatch.setattr("metalops.cuda.nvrtc.launch_facts", lambda code, kernel: facts)
     a, b, c = (torch.zeros(64, 64, dtype=t) for t in (torch.half, torch.half, torch.float))
     asked = []
 

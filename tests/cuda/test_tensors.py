@@ -227,9 +227,9 @@ def test_on_compute_capability_9_0_launches_bring_the_memory_of_large_tiles():
     blocks = 4 * (128 + 256) * 64 * 2
     for architecture in ("sm_90a", "compute_90a"):
         code = library.compile(architecture)
-        found = [nvrtc.launched_memory(code, f"msl_kernel_{i}") for i in range(2)]
+        found = [nvrtc.launch_facts(code, f"msl_kernel_{i}").memory for i in range(2)]
         assert blocks < found[0] < blocks + 2048 and found[1] == 0
-    assert nvrtc.launched_memory(library.compile("sm_80"), "msl_kernel_0") == 0
+    assert nvrtc.launch_facts(library.compile("sm_80"), "msl_kernel_0") == nvrtc.LaunchFacts()
 
 
 @pytest.mark.nightly

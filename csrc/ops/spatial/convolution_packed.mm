@@ -70,6 +70,26 @@ struct Copied {
   int64_t packed_image, packed_pixel, packed_group;
 };
 
+// Returns ConvolutionPacking::order.
+int32_t order_of(const ConvolutionPacking& p, const Tensor& from) {
+  const auto is_even = [](int64_t x) { return x % 2 == 0; };
+  const bool are_adjacent = p.strides[2] == 1 && (p.sizes[1] == 1 || p.strides[1] == p.sizes[2]) &&
+                            (p.sizes[0] == 1 || p.strides[0] == p.sizes[1] * p.strides[1]);
+  if (from.element_size() != 2) {
+    return kConvolutionAnyOrder;
+  }
+  if (are_adjacent && p.across == 1 && p.channel_stride == p.pixels) {
+    return kConvolutionRuns;
+  }
+  const bool are_even = are_adjacent ? is_even(p.pixels)
+                                     : p.strides[2] == 1 && is_even(p.sizes[2]) &&
+                                           is_even(p.strides[0]) && is_even(p.strides[1]);
+  return are_even && is_even(p.channel_stride) && is_even(p.group_stride) &&
+                 is_even(p.image_stride) && is_even(from.storage_offset())
+             ? kConvolutionPairs
+             : kConvolutionAnyOrder;
+}
+
 // Copies images of channels to a tensor with whole packs of them.
 void pack(const Tensor& to, const Tensor& from, const Copied& copied, int64_t image_stride,
           int64_t channel_stride) {
@@ -99,6 +119,7 @@ void pack(const Tensor& to, const Tensor& from, const Copied& copied, int64_t im
                              binary_digits(kElements >> p.tile_pixels));
   p.across = static_cast<int32_t>(ceil_div(pixels, int64_t(1) << p.tile_pixels));
   p.down = static_cast<int32_t>(ceil_div(padded, int64_t(1) << p.tile_channels));
+  p.order = order_of(p, from);
   launch_threadgroups(packed_library(), typed_kernel("convolution_packed_copy_", from),
                       int64_t(p.across) * p.down * copied.images * copied.groups,
                       kConvolutionPackingThreads, to, from, p);
@@ -149,7 +170,8 @@ bool pays(const Tensor& images, const Tensor& weight, int64_t in, int64_t out, i
 }
 
 // The images as a product sees them, and their channels.
-void set_images(ConvolutionPacks& p, const Tensor& images, const Taps& taps, int64_t groups) {
+ConvolutionImages images_of(const Tensor& images, const Taps& taps, int64_t groups) {
+  ConvolutionImages p{};
   p.pixel_sizes[0] = static_cast<int32_t>(images.size(0));
   p.pixel_strides[0] = static_cast<int32_t>(images.stride(0));
   set(p.pixel_sizes, taps.count);
@@ -162,8 +184,8 @@ void set_images(ConvolutionPacks& p, const Tensor& images, const Taps& taps, int
   set(p.move, taps.move);
   set(p.limits, sizes_of(images));
   p.channels = static_cast<int32_t>(images.size(1) / groups);
-  p.images_group_stride = p.channels;
   p.groups = static_cast<int32_t>(groups);
+  return p;
 }
 
 void set_digits(int32_t (&sizes)[4], int64_t (&strides)[4], const std::array<int64_t, 4>& all,
@@ -182,15 +204,16 @@ struct Tile {
 
 // Forward: pixels by channels. Floats are multiplied faster in tiles with few columns.
 Tile forward_tile(bool is_float, int64_t columns) {
-  return columns <= 16               ? Tile{"128x16_", 128, 16, 4}
-         : is_float || columns <= 64 ? Tile{"128x64_", 128, 64, 4}
-                                     : Tile{"128x128_", 128, 128, 4};
+  return columns <= 16   ? Tile{"128x16_", 128, 16, 4}
+         : is_float      ? Tile{"128x64_", 128, 64, 4}
+         : columns <= 64 ? Tile{"128x64_", 128, 64, 8}
+                         : Tile{"128x128_", 128, 128, 8};
 }
 // The gradient of the weight: channels by taps and channels.
 Tile weight_tile(bool is_float, int64_t rows) {
   return rows <= 64 ? Tile{"64x128_", 64, 128, 4}
          : is_float ? Tile{"128x64_", 128, 64, 4}
-                    : Tile{"128x128_", 128, 128, 4};
+                    : Tile{"128x128_", 128, 128, 8};
 }
 
 // Threadgroups that keep a GPU busy, of which more have a multiprocessor together if they need less
@@ -202,7 +225,8 @@ constexpr int64_t kBlock = 64;
 
 // Divides K, and returns the number of threadgroups.
 int64_t divide(ConvolutionPacks& p, const Tile& tile, bool is_float) {
-  const auto tiles = ceil_div(p.rows, tile.rows) * ceil_div(p.columns, tile.columns) * p.groups;
+  const auto tiles =
+      ceil_div(p.rows, tile.rows) * ceil_div(p.columns, tile.columns) * p.images.groups;
   const auto busy = is_float ? kBusyWithFloats : kBusy;
   const auto splits = std::max<int64_t>(std::min(busy / tiles, p.inner / kLeastInner), 1);
   const auto inner = plans::round_up(ceil_div(p.inner, splits), kBlock);
@@ -211,28 +235,36 @@ int64_t divide(ConvolutionPacks& p, const Tile& tile, bool is_float) {
   return tiles * p.splits;
 }
 
-// Returns true if each even column of the result, and the next one, are adjacent.
-bool has_pairs(const ConvolutionPacks& p, const Tensor& result) {
-  if (p.splits > 1) {
-    return p.columns % 2 == 0;
-  }
-  const auto is_even = [](int64_t x) { return x % 2 == 0; };
-  return p.column_strides[3] == 1 && is_even(p.columns) && is_even(p.column_sizes[3]) &&
-         is_even(p.stored_channels) && is_even(p.result_begin) && is_even(p.result_group_stride) &&
-         is_even(result.storage_offset()) &&
-         std::all_of(p.row_strides, p.row_strides + 4, is_even) &&
-         std::all_of(p.column_strides, p.column_strides + 3, is_even);
-}
-
 bool is_float(const Tensor& tensor) { return tensor.scalar_type() == at::kFloat; }
+
+// Returns ConvolutionPacks::adjacent.
+int32_t adjacent(const ConvolutionPacks& p, const Tensor& result) {
+  if (p.splits > 1) {
+    return p.columns % 2 == 0 ? 2 : 1;
+  }
+  const auto are_adjacent = [&](int32_t count) {
+    const auto is_multiple = [&](int64_t x) { return x % count == 0; };
+    return p.column_strides[3] == 1 && is_multiple(p.columns) && is_multiple(p.column_sizes[3]) &&
+           is_multiple(p.stored_channels) && is_multiple(p.result_begin) &&
+           is_multiple(p.result_group_stride) && is_multiple(result.storage_offset()) &&
+           std::all_of(p.row_strides, p.row_strides + 4, is_multiple) &&
+           std::all_of(p.column_strides, p.column_strides + 3, is_multiple);
+  };
+  const bool are_rows = p.row_strides[3] == 1 && p.row_sizes[3] > 1;
+  return is_float(result)  ? 1
+         : are_adjacent(8) ? 8
+         : are_rows        ? kConvolutionRows
+         : are_adjacent(2) ? 2
+                           : 1;
+}
 
 // Launches the product, and what adds the sums of its splits.
 void multiply(const char* kernel, const Tile& tile, ConvolutionPacks& p, const Tensor& result,
               const Tensor& images, const Tensor& other, const Tensor& bias) {
   const auto threadgroups = divide(p, tile, is_float(result));
-  p.has_pairs = has_pairs(p, result);
+  p.adjacent = adjacent(p, result);
   const bool is_split = p.splits > 1;
-  const auto sums = is_split ? at::empty({p.splits, p.groups, p.rows, p.columns},
+  const auto sums = is_split ? at::empty({p.splits, p.images.groups, p.rows, p.columns},
                                          result.options().dtype(at::kFloat))
                              : result;
   launch_threadgroups(packed_library(),
@@ -240,9 +272,24 @@ void multiply(const char* kernel, const Tile& tile, ConvolutionPacks& p, const T
                           metal_type(result.scalar_type()),
                       threadgroups, tile.simdgroups * 32, sums, images, other, bias, p);
   if (is_split) {
-    launch_rows(packed_library(), typed_kernel("convolution_packed_combine_", result),
-                int64_t(p.rows) * p.columns, p.groups, result, sums, bias, p);
+    const int32_t parts = p.splits < kConvolutionManySplits ? 1 : kConvolutionParts;
+    const auto all = p.rows * ceil_div(p.columns, kConvolutionTogether);
+    launch_threadgroups(packed_library(), typed_kernel("convolution_packed_combine_", result),
+                        ceil_div(all, kConvolutionCombining / parts) * p.images.groups,
+                        kConvolutionCombining, result, sums, bias, p, parts);
   }
+}
+
+// Copies the gradient of a weight with packs of channels to a contiguous one.
+void unpack(const Tensor& result, const Tensor& packed, int64_t filters) {
+  const auto most = kConvolutionPackingTile / filters / pack_of(packed) * pack_of(packed);
+  const auto channels = std::min(most, packed.size(1));
+  const ConvolutionUnpacking p{static_cast<int32_t>(channels), static_cast<int32_t>(filters),
+                               static_cast<int32_t>(result.size(1)),
+                               static_cast<int32_t>(packed.size(1))};
+  launch_threadgroups(packed_library(), typed_kernel("convolution_packed_unpack_", result),
+                      result.size(0) * ceil_div(result.size(1), channels),
+                      kConvolutionPackingThreads, result, packed, p);
 }
 
 }  // namespace
@@ -273,7 +320,7 @@ Images packed_if_it_pays(const Tensor& images, const Weight& weight, const Tenso
 void convolve_packed(const Tensor& result, const Tensor& images, const Weight& weight,
                      const Taps& taps, int64_t groups, const MaybeTensor& bias) {
   ConvolutionPacks p{};
-  set_images(p, images, taps, groups);
+  p.images = images_of(images, taps, groups);
   p.rows = static_cast<int32_t>(images.size(0) * product(taps.count));
   p.columns = p.stored_channels = static_cast<int32_t>(weight.out_channels);
   const auto strides = strides_of(result, taps.result_step);
@@ -284,15 +331,24 @@ void convolve_packed(const Tensor& result, const Tensor& images, const Weight& w
              {0, 0, 0, result.stride(1)});
   p.result_begin = offset_at(result, taps.result_first);
   p.result_group_stride = weight.out_channels * result.stride(1);
-  p.inner = static_cast<int32_t>(product(taps.filters) * p.channels);
-  p.other_stride = p.inner;
-  p.other_group_stride = p.columns * p.inner;
+  p.inner = static_cast<int32_t>(product(taps.filters) * p.images.channels);
   p.has_bias = is_given(bias);
+  const auto tile = forward_tile(is_float(result), p.columns);
+  // A weight that lies by channels of the images is multiplied as it is, and not transposed.
+  const bool by_columns = weight.out == 1 && !is_float(result) && tile.columns > 16 &&
+                          p.images.channels == weight.in_channels && p.inner > 0;
+  const Weight lines =
+      by_columns ? Weight{weight.tensor, 0, 1, weight.in_channels, weight.out_channels} : weight;
+  p.other.stride =
+      static_cast<int32_t>(product(taps.filters) * in_packs(lines.in_channels, weight.tensor));
+  p.other.lines = static_cast<int32_t>(lines.out_channels * groups);
+  p.other_group_stride = static_cast<int32_t>(lines.out_channels * p.other.stride);
   // Some positions of a transposed convolution have no taps: they are the bias.
-  const auto other = p.inner == 0 ? images : packed_weight(weight, taps, groups);
-  const auto added = p.has_bias ? bias->contiguous() : result;
-  multiply("convolution_packed_", forward_tile(is_float(result), p.columns), p, result, images,
-           other, added);
+  const auto other = p.inner == 0 ? images : packed_weight(lines, taps, groups);
+  // A buffer that is written is no other argument: CUDA's compiler may then assume so.
+  const auto added = p.has_bias ? bias->contiguous() : other;
+  multiply(by_columns ? "convolution_packed_columns_" : "convolution_packed_", tile, p, result,
+           images, other, added);
 }
 
 bool convolve_weight_packed(const Tensor& result, const Tensor& input, const Tensor& outputs,
@@ -303,22 +359,35 @@ bool convolve_weight_packed(const Tensor& result, const Tensor& input, const Ten
     return false;
   }
   const auto images = packed(input, groups), of_outputs = packed(outputs, groups);
+  // Columns of a product are stored together where they are adjacent; others are brought there.
+  const auto padded = images.size(1) / groups, filters = product(taps.filters);
+  const bool is_turned = !is_float(result) && filters > 1 && result.is_contiguous();
+  const auto to =
+      is_turned
+          ? at::empty({result.size(0), taps.filters[0], taps.filters[1], taps.filters[2], padded},
+                      result.options())
+                .permute({0, 4, 1, 2, 3})
+          : result;
   ConvolutionPacks p{};
-  set_images(p, images, taps, groups);
+  p.images = images_of(images, taps, groups);
   p.rows = static_cast<int32_t>(out);
-  p.columns = static_cast<int32_t>(product(taps.filters) * p.channels);
-  p.stored_channels = static_cast<int32_t>(in);
-  set_digits(p.row_sizes, p.row_strides, {1, 1, 1, out}, {0, 0, 0, result.stride(0)});
-  const auto strides = strides_of(result, kOnes);
+  p.columns = static_cast<int32_t>(product(taps.filters) * p.images.channels);
+  p.stored_channels = static_cast<int32_t>(to.size(1));
+  set_digits(p.row_sizes, p.row_strides, {1, 1, 1, out}, {0, 0, 0, to.stride(0)});
+  const auto strides = strides_of(to, kOnes);
   set_digits(p.column_sizes, p.column_strides,
-             {taps.filters[0], taps.filters[1], taps.filters[2], p.channels},
-             {strides[0], strides[1], strides[2], result.stride(1)});
-  p.result_group_stride = out * result.stride(0);
+             {taps.filters[0], taps.filters[1], taps.filters[2], p.images.channels},
+             {strides[0], strides[1], strides[2], to.stride(1)});
+  p.result_group_stride = out * to.stride(0);
   p.inner = static_cast<int32_t>(images.size(0) * product(taps.count));
-  p.other_stride = static_cast<int32_t>(of_outputs.size(1));
+  p.other.stride = static_cast<int32_t>(of_outputs.size(1));
+  p.other.lines = p.inner;
   p.other_group_stride = static_cast<int32_t>(of_outputs.size(1) / groups);
-  multiply("convolution_packed_weight_", weight_tile(is_float(result), p.rows), p, result, images,
-           of_outputs, result);
+  multiply("convolution_packed_weight_", weight_tile(is_float(result), p.rows), p, to, images,
+           of_outputs, of_outputs);
+  if (is_turned) {
+    unpack(result, to, filters);
+  }
   return true;
 }
 

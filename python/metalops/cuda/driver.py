@@ -99,32 +99,62 @@ _MAP_BYTES = 128
 _UINT16, _SWIZZLE_128B, _PROMOTION_L2_256B = 1, 3, 3
 
 
+def _encoded(name: str, *arguments: object) -> bytes:
+    """Returns the map that a function of the driver writes."""
+    memory = ctypes.create_string_buffer(_MAP_BYTES + 64)
+    offset = -ctypes.addressof(memory) % 64
+    _call(name, c_void_p(ctypes.addressof(memory) + offset), *arguments)
+    return memory.raw[offset : offset + _MAP_BYTES]
+
+
 def copy_map(address: int, rows: int, columns: int, stride: int, box_rows: int) -> bytes:
     """Returns the map with which the copy engine copies boxes of box_rows x 64 elements of a matrix of 16-bit elements
     to shared memory, in the 128-byte swizzle; beyond the matrix it writes zeros. stride: of rows, in bytes."""
-    memory = ctypes.create_string_buffer(_MAP_BYTES + 64)
-    offset = -ctypes.addressof(memory) % 64
-    sizes, box, steps = (
-        (c_uint64 * 2)(columns, rows),
-        (c_uint32 * 2)(64, box_rows),
-        (c_uint32 * 2)(1, 1),
-    )
-    _call(
+    return _encoded(
         "cuTensorMapEncodeTiled",
-        c_void_p(ctypes.addressof(memory) + offset),
         _UINT16,
         2,
         c_void_p(address),
-        sizes,
+        (c_uint64 * 2)(columns, rows),
         (c_uint64 * 1)(stride),
-        box,
-        steps,
+        (c_uint32 * 2)(64, box_rows),
+        (c_uint32 * 2)(1, 1),
         0,
         _SWIZZLE_128B,
         _PROMOTION_L2_256B,
         0,
     )
-    return memory.raw[offset : offset + _MAP_BYTES]
+
+
+def copy_map_of_images(
+    address: int,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    lower: Sequence[int],
+    upper: Sequence[int],
+    steps: Sequence[int],
+) -> bytes:
+    """Likewise of 64 channels of 64 pixels of images of 16-bit elements. sizes: channels, pixels from the innermost
+    dimension on, and images. strides: of all but the first, in bytes. lower, upper: where the first and the last pixels
+    are, relative to the first and the last of the images. steps: from one pixel to the next."""
+    rank = len(sizes)
+    return _encoded(
+        "cuTensorMapEncodeIm2col",
+        _UINT16,
+        rank,
+        c_void_p(address),
+        (c_uint64 * rank)(*sizes),
+        (c_uint64 * (rank - 1))(*strides),
+        (c_int * (rank - 2))(*lower),
+        (c_int * (rank - 2))(*upper),
+        64,
+        64,
+        (c_uint32 * rank)(1, *steps, 1),
+        0,
+        _SWIZZLE_128B,
+        _PROMOTION_L2_256B,
+        0,
+    )
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from torch import Tensor
 from .._textures import Sampler, Texture
 from . import copy_maps, driver, tensor_argument, texture_argument
 from .long_values import on_gpu
+from .nvrtc import LaunchFacts
 from .tensor_argument import TensorArgument
 from .texture_argument import HandleArgument
 
@@ -39,6 +40,7 @@ MOST_OF_A_DIMENSION = (
     64,
 )  # threads of a block, by the CUDA C++ Programming Guide's table of limits
 _WARP = 32
+_NOTHING = LaunchFacts()
 _ORDINARY_SHARED_BYTES = 48 * 1024  # more needs an opt-in
 _KEPT = 1024  # grids
 
@@ -176,15 +178,15 @@ class Function:
         whole_warps: bool,
         tensors: Mapping[int, TensorArgument],
         handles: Sequence[HandleArgument] = (),
-        launched_bytes: int = 0,
+        asked_of_launch: LaunchFacts = _NOTHING,
         takes_maps: bool = False,
     ):
         """entries: the one that takes all launches; those that take arguments one by one, without and with constant
         numbers that are passed with the launch, None where there is none. limit: of threads a threadgroup, as the
         kernel declares it; 0 for none. is_free: true if groups may have any size. whole_warps: true if blocks are
         one-dimensional and consist of whole warps. tensors: the arguments that are tensors by handles, by buffer.
-        handles: the textures and samplers. launched_bytes: see nvrtc.launched_memory. takes_maps: true if the entries
-        have a parameter for maps of the copy engine, which kernels with such memory use."""
+        handles: the textures and samplers. takes_maps: true if the entries have a parameter for maps of the copy engine,
+        which kernels use that ask for memory."""
         self.arguments = arguments
         self._tensors = tensors
         self._handles = handles
@@ -197,7 +199,8 @@ class Function:
         self._geometries: dict[tuple, Geometry] = {}
         self._dynamic_bytes = 0  # opted in for the kernel so far
         buffers = [a for a in arguments if a.kind != "threadgroup"]
-        self._launched_bytes = launched_bytes
+        launched_bytes = self._launched_bytes = asked_of_launch.memory
+        self._gathered = asked_of_launch.gathered
         self._sizes = [LAUNCH_BYTES, *([copy_maps.MAPS_BYTES] if takes_maps else [])]
         self._fast = self._brings = None
         if fast is not None:
@@ -231,7 +234,11 @@ class Function:
         table = b""
         if self._handles or textures or samplers:
             table = texture_argument.table(self._name, self._handles, textures, samplers)
-        maps = copy_maps.of_launch(self._read_first(values)) if self._launched_bytes else None
+        maps = None
+        if self._gathered:
+            maps = copy_maps.of_gathered(self._gathered, values)
+        elif self._launched_bytes:
+            maps = copy_maps.of_launch(self._read_first(values))
         if self._tensors:
             values = tensor_argument.described(self._name, self._tensors, values)
         try:

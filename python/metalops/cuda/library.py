@@ -165,7 +165,7 @@ class Library:
             may_be_tensors = self._code.program.has_tensors and "tensor" in entry.arguments
             tensors = module.read(f"msl_tensors_{number}") if may_be_tensors else b""
             handles = module.read(f"msl_handles_{number}") if entry.handles else b""
-        launched = nvrtc.launched_memory(code, f"msl_kernel_{number}")
+        asked_of_launch = nvrtc.launch_facts(code, f"msl_kernel_{number}")
         limit, *numbers = struct.unpack(f"{len(facts) // 4}I", facts)
         kinds = [kind for kind in entry.arguments if kind not in HANDLES]
         rows = zip(kinds, numbers[::3], numbers[1::3], numbers[2::3], strict=True)
@@ -183,7 +183,7 @@ class Library:
             whole_warps,
             asked,
             taken,
-            launched,
+            asked_of_launch,
             self._code.program.has_tensors,
         )
 

@@ -8,6 +8,7 @@ import ctypes
 import functools
 import glob
 import itertools
+import json
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ import sys
 import tempfile
 from collections import Counter
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
+from typing import NamedTuple
 
 # Options for every program: all functions are device functions, and there are no warnings about Metal's conversions.
 OPTIONS = (
@@ -98,32 +100,52 @@ def errors(log: str) -> list[tuple[int, str]]:
 
 _HEAD_OF_FUNCTION = re.compile(rb"\.(?:(entry)|func)\s+(?:\([^)]*\)\s*)?([\w$]+)")
 _LAUNCHED_MEMORY = re.compile(rb"// msl_launched_memory (\d+)")
-_NOTE = b"\n// launched memory:"
+_GATHERED = re.compile(rb"// msl_gathered (\d+) (\d+) (\d+) (\d+) (\d+)")
+_NOTE = b"\n// for launches: "
 
 
-def launched_memory(code: bytes, kernel: str) -> int:
-    """Returns the bytes of shared memory, beside its threadgroup arguments, with which a kernel of a compiled program is
-    to be launched: operations on tensors that stage more than blocks have by themselves ask for it."""
-    text = code
+class GatheredOperand(NamedTuple):
+    """An operand of which the launch makes a map for the copy engine: include/msl/cuda/gathered_maps.h."""
+
+    number: int  # of the operation's operands
+    kind: int  # msl::msl_impl::MappedKind
+    buffer: int
+    parameters: int  # the buffer that describes it
+    offset: int  # of the description, in bytes
+
+
+class LaunchFacts(NamedTuple):
+    """The needs of a kernel's launch. memory: bytes of shared memory beside the threadgroup arguments, for
+    operations on tensors that stage more than blocks have by themselves."""
+
+    memory: int = 0
+    gathered: tuple[GatheredOperand, ...] = ()
+
+
+def launch_facts(code: bytes, kernel: str) -> LaunchFacts:
+    """Returns what a kernel of a compiled program asks of its launches."""
     if code.startswith(b"\x7fELF"):
-        numbers = dict(pair.split(b"=") for pair in code.rpartition(_NOTE)[2].split())
-        return int(numbers.get(kernel.encode(), 0))
-    heads = [*_HEAD_OF_FUNCTION.finditer(text)]
-    ends = [head.start() for head in heads[1:]] + [len(text)]
-    most = 0
+        memory, gathered = json.loads(code.rpartition(_NOTE)[2]).get(kernel, (0, ()))
+        return LaunchFacts(memory, tuple(GatheredOperand(*numbers) for numbers in gathered))
+    heads = [*_HEAD_OF_FUNCTION.finditer(code)]
+    ends = [head.start() for head in heads[1:]] + [len(code)]
+    memory, gathered = 0, set()
     for head, end in zip(heads, ends, strict=True):
         # The kernel itself, and functions that it may call.
         if not head[1] or head[2] == kernel.encode():
-            found = _LAUNCHED_MEMORY.findall(text, head.end(), end)
-            most = max([most, *map(int, found)])
-    return most
+            found = _LAUNCHED_MEMORY.findall(code, head.end(), end)
+            memory = max([memory, *map(int, found)])
+            for numbers in _GATHERED.findall(code, head.end(), end):
+                gathered.add(GatheredOperand(*map(int, numbers)))
+    return LaunchFacts(memory, tuple(sorted(gathered)))
 
 
 def _with_note(cubin: bytes, ptx: bytes) -> bytes:
-    """Returns a cubin and, behind it, the memory that its kernels are launched with: only PTX says it."""
+    """Returns a cubin and, behind it, what its kernels ask of their launches: only PTX says it."""
     names = [head[2].decode() for head in _HEAD_OF_FUNCTION.finditer(ptx) if head[1]]
-    sizes = {name: launched_memory(ptx, name) for name in names}
-    return cubin + _NOTE + "".join(f" {n}={size}" for n, size in sizes.items() if size).encode()
+    facts = {name: launch_facts(ptx, name) for name in names}
+    told = {name: fact for name, fact in facts.items() if fact != LaunchFacts()}
+    return cubin + _NOTE + json.dumps(told).encode()
 
 
 # How many programs this process has compiled, by what NVRTC's precompiled headers depend on.

@@ -1,6 +1,7 @@
 """Convolutions of packs of channels on GPUs with tensors: kernels/spatial/convolution_packed.metal."""
 
 import re
+import struct
 
 import pytest
 import torch
@@ -46,6 +47,33 @@ def test_results_and_gradients(name, dtype, tmp_path):
             assert re.search(f"convolution_{kernel}_", launched), launched
         if dtype == torch.float32 or name != "two results":  # which are a pack of halves, padded
             assert "convolution_tile" not in launched
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_weights_of_halves_are_multiplied_by_columns_and_gradients_turned(dtype, tmp_path):
+    case = ((2, 24, 9, 10), (40, 24, 3, 3), {"padding": 1})
+    contiguous, last = launched_by(case, dtype, tmp_path)
+    for launched in (contiguous, last):
+        assert "packed_128x64_" in launched and "packed_columns_128x64_" in launched
+    assert "packed_unpack_" in contiguous and "packed_unpack_" not in last
+    assert last.count("packed_copy_") == 2  # of the outputs' gradient, whose channels are not last
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_channels_are_packed_from_every_order(dtype, tmp_path):
+    """Pairs of pixels, runs of all of them, and others; those of floats are packed one by one."""
+    orders = set()
+    for shape in ((2, 24, 22, 22), (2, 24, 7, 7), (2, 24, 21, 21)):
+        inputs = [make(s, dtype, low=-1, high=1) for s in (shape, (32, 24, 3, 3), (32,))]
+        with debug.capture(tmp_path / "trace", contents=False, gpu=True) as trace:
+            check(function_of(2, False), inputs, {"padding": 1})
+        packings = [
+            bytes.fromhex(launch.arguments[2].value)
+            for launch in trace.launches
+            if "packed_copy_" in launch.kernel
+        ]
+        orders |= {struct.unpack("<i", packing[-4:])[0] for packing in packings}
+    assert orders == ({0, 1, 2} if dtype == torch.float16 else {0})
 
 
 @pytest.mark.nightly

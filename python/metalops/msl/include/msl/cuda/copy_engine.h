@@ -28,6 +28,7 @@ struct alignas(64) Maps {
   CopyMap of_64_rows[kMaps], of_16_rows[kMaps];
   MappedMatrix matrices[kMaps];
   u32 count;
+  u32 gathered;  // bits of the gathered operands that have maps, which are the first of 64 rows
 };
 
 }  // namespace msl::abi
@@ -37,7 +38,7 @@ namespace msl::msl_support {
 // The matrices of a launch, in shared memory: the threads of a block look them up there.
 struct MapsOfLaunch {
   const abi::Maps* maps;
-  abi::u32 count;
+  abi::u32 count, gathered;
   abi::MappedMatrix matrices[abi::kMaps];
 };
 MSL_INLINE MapsOfLaunch& maps_of_launch() {
@@ -53,7 +54,8 @@ MSL_INLINE void take_maps(const abi::Maps& maps) {
     mine.matrices[m] = maps.matrices[m];
     mine.maps = &maps;
     mine.count = maps.count;
-    if (m < maps.count) {
+    mine.gathered = maps.gathered;
+    if (m < maps.count || (maps.gathered >> m & 1) != 0) {
       asm volatile("prefetch.tensormap [%0];" ::"l"(&maps.of_64_rows[m]) : "memory");
     }
   }
@@ -138,12 +140,15 @@ MSL_INLINE void copy_box(abi::u32 to, const abi::CopyMap* map, int x, int y, abi
       : "memory");
 }
 
-// Copies blocks of an operand, as StagedBlock lays them out. Called by one thread.
+// Copies blocks of an operand, as StagedBlock lays them out. A warp calls begin() and at(), one
+// thread bring().
 template <class Block, int Depth, bool IsDeep, int Fragments>
 struct BoxLoader {
   static constexpr bool is_possible = Depth * Block::size == 128 && Block::rows % 64 == 0 &&
                                       (Fragments == 1 || IsDeep) && (IsDeep || Block::size == 2);
   MappedOperand operand;
+  MSL_INLINE void begin() const {}
+  MSL_INLINE int at(int block) const { return block; }
   MSL_INLINE void bring(abi::u32 to, int block, abi::u32 barrier) const {
     const int k = block * 64;  // in units, along a line; elsewhere elements are units
     if constexpr (Fragments == 1) {

@@ -14,6 +14,8 @@ namespace msl::msl_impl {
 //   line(i) and inner(k): where line i of the tile and element k are: a struct with an `offset`, of
 //     which the sum is that of their element, and with bits `outside`: the element is zero if both
 //     have one of them; of lines and elements that do not exist, that holds for all others;
+//   find_lines(count, thread, threads), if it has one, which all threads call before line();
+//   in_map(), if it has one, where it is for the copy engine (gathered_maps.h);
 //   prepare(k, count), after which inner() is called for elements [k, k + count), at most 64, until
 //     prepare() has been called for 4 * count more.
 // Its packs begin at multiples of a pack, and all of their elements exist or none does.
@@ -143,6 +145,7 @@ MSL_INLINE void add_gathered_products(const Left& left, const Right& right, int 
     a.put(reinterpret_cast<abi::u32*>(to));
     b.put(reinterpret_cast<abi::u32*>(to + A::size));
   };
+  find_lines<M, N, threads>(GatheredView<float, Left>{left}, GatheredView<float, Right>{right});
   left.prepare(0, depth);
   right.prepare(0, depth);
   left.prepare(depth, depth);
@@ -173,14 +176,22 @@ MSL_INLINE void add_gathered_products(const Left& left, const Right& right, int 
   }
 }
 
+// Eight adjacent elements.
+template <class T>
+struct alignas(16) EightOf {
+  T of[8];
+};
+
 }  // namespace msl::msl_impl
 
 namespace msl::mpp::tensor_ops {
 
 // Adds the product of gathered lines to a cooperative tensor. Left::element: of both operands.
-template <class Operation, class Left, class Right, class Destination>
+// meanwhile() is what each thread does once, best while it waits for elements.
+template <class Operation, class Left, class Right, class Destination,
+          class Meanwhile = msl_impl::Nothing>
 MSL_INLINE void run_gathered(const Operation&, const Left& left, const Right& right, int inner,
-                             Destination& destination) {
+                             Destination& destination, const Meanwhile& meanwhile = {}) {
   using namespace msl_impl;
   constexpr matmul2d_descriptor D = Operation::descriptor;
   constexpr int simdgroups = ScopeOf<typename Operation::scope>::simdgroups;
@@ -190,13 +201,53 @@ MSL_INLINE void run_gathered(const Operation&, const Left& left, const Right& ri
     const GatheredView<T, Left> a{left};
     const GatheredView<T, Right> b{right};
     if constexpr (same<T, float>) {
+      meanwhile();
       add_gathered_products<D.m, D.n, simdgroups, left_deep, right_deep>(left, right, inner, sums);
     } else if constexpr (is_for_warpgroups<D.m, D.n, simdgroups>()) {
-      multiply_by_warpgroups<T, D.m, D.n, 0, simdgroups, left_deep, right_deep>(a, b, inner, sums);
+      multiply_by_warpgroups<T, D.m, D.n, 0, simdgroups, left_deep, right_deep>(a, b, inner, sums,
+                                                                                meanwhile);
     } else {
+      meanwhile();
       multiply_staged<T, D.m, D.n, simdgroups, left_deep, right_deep>(a, b, inner, sums);
     }
   });
+}
+
+// Stores the sums of a cooperative tensor as elements of 16 bits: of(row, column, sum) is one, and
+// put(row, column, eight) stores eight, which are adjacent in a row or, if ByColumns, in a column.
+// Called by all threads of the operation.
+template <bool ByColumns, class Operation, class Sums, class Of, class Put>
+MSL_INLINE void store_in_eights(const Operation&, const Sums& sums, const Of& of, const Put& put) {
+  using namespace msl_impl;
+  constexpr matmul2d_descriptor D = Operation::descriptor;
+  constexpr int threads = ScopeOf<typename Operation::scope>::simdgroups * 32;
+  constexpr int lines = ByColumns ? D.n : D.m, along = ByColumns ? D.m : D.n, pitch = along + 8;
+  using T = decltype(of(0, 0, 0.0f));
+  static_assert(sizeof(T) == 2 && along % 8 == 0);
+  T* const memory =
+      static_cast<T*>(::__cvta_shared_to_generic(launched_memory<lines * pitch * 2>()));
+  ::__syncthreads();  // an earlier operation may still be reading
+  MSL_UNROLLED
+  for (int i = 0; i < int(Sums::layout::capacity); i += 2) {
+    const auto at = sums.get_multidimensional_index(ushort(i));
+    const int row = at[1], column = at[0];
+    const T first = of(row, column, sums[ushort(i)]);
+    const T second = of(row, column + 1, sums[ushort(i + 1)]);
+    if constexpr (ByColumns) {
+      memory[column * pitch + row] = first;
+      memory[(column + 1) * pitch + row] = second;
+    } else {
+      reinterpret_cast<PairOf<T>&>(memory[row * pitch + column]) = {first, second};
+    }
+  }
+  ::__syncthreads();
+  const int thread = int((index_in_threadgroup() & ~31u) | warp_lane());
+#pragma unroll 4
+  for (int run = thread; run < lines * along / 8; run += threads) {
+    const int line = run / (along / 8), at = run % (along / 8) * 8;
+    put(ByColumns ? at : line, ByColumns ? line : at,
+        reinterpret_cast<const EightOf<T>&>(memory[line * pitch + at]));
+  }
 }
 
 }  // namespace msl::mpp::tensor_ops

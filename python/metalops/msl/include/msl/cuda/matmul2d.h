@@ -9,6 +9,7 @@
 #pragma once
 
 #include <msl/cuda/copy_engine.h>
+#include <msl/cuda/gathered_maps.h>
 #include <msl/cuda/staging.h>
 #include <msl/cuda/warp_tile.h>
 #include <msl/cuda/warpgroup.h>
@@ -460,6 +461,16 @@ MSL_INLINE void begin_block(abi::u32 a, abi::u32 b, int warps_before, SumOfFacto
   end_products();
 }
 
+// Finds the lines of operands that have to (gathered_lines.h).
+template <int M, int N, int Threads, class Left, class Right>
+MSL_INLINE void find_lines(const Left& left, const Right& right) {
+  if constexpr (requires { left.source.find_lines(M, 0, Threads); }) {
+    const int thread = int((index_in_threadgroup() & ~31u) | warp_lane());
+    left.source.find_lines(M, thread, Threads);
+    right.source.find_lines(N, thread, Threads);
+    ::__syncthreads();
+  }
+}
 // Prepares a block of both operands, for loaders that have to (gathered_lines.h); a barrier follows
 // before it is brought.
 template <class A, class B>
@@ -481,6 +492,7 @@ MSL_INLINE void prepare_first(const A& a, const B& b) {
 template <class T, int M, int N, int Simdgroups, bool LeftDeep, bool RightDeep, class Left,
           class Right>
 MSL_INLINE void multiply_staged(const Left& left, const Right& right, int inner, float* sums) {
+  find_lines<M, N, Simdgroups * 32>(left, right);
   using Part = Bands<M, N, Simdgroups>;
   using Tile = WarpTile<Part::rows, Part::columns>;
   using Staging = StagesOf<M, N, Simdgroups>;
@@ -591,9 +603,11 @@ struct WarpgroupProduct {
 
   // The copy engine copies blocks, asked for by one thread. Each stage has a barrier for its
   // copies, and one for the warps that have finished its product.
-  MSL_INLINE void run_by_maps(const BoxesOfA& a, const BoxesOfB& b) const {
+  // meanwhile() is what threads do while the first copies come.
+  template <class Left, class Right, class Meanwhile>
+  MSL_INLINE void run_by_maps(Left a, Right b, const Meanwhile& meanwhile) const {
     const abi::u32 full = memory + count * Ring::bytes, empty = full + 8 * count;
-    const bool is_first_of_warp = warp_lane() == 0;
+    const bool is_first_of_warp = warp_lane() == 0, is_first_warp = thread < 32;
     if (thread == 0) {
       MSL_UNROLLED
       for (int stage = 0; stage < count; ++stage) {
@@ -603,29 +617,43 @@ struct WarpgroupProduct {
       show_to_copy_engine();
     }
     ::__syncthreads();
-    const auto bring = [&](int block, int stage) {
+    const auto bring = [&](const auto& of_a, const auto& of_b, int stage) {
       expect_bytes(full + 8 * stage, Ring::bytes);
-      a.bring(memory + stage * Ring::bytes, block, full + 8 * stage);
-      b.bring(memory + stage * Ring::bytes + A::bytes, block, full + 8 * stage);
+      a.bring(memory + stage * Ring::bytes, of_a, full + 8 * stage);
+      b.bring(memory + stage * Ring::bytes + A::bytes, of_b, full + 8 * stage);
     };
-    if (thread == 0) {
+    if (is_first_warp) {
+      a.begin();
+      b.begin();
       MSL_UNROLLED
       for (int block = 0; block < count - 1; ++block) {
-        if (block < blocks) bring(block, block);
+        if (block < blocks) {
+          const auto of_a = a.at(block);
+          const auto of_b = b.at(block);
+          if (thread == 0) bring(of_a, of_b, block);
+        }
       }
     }
     ::__syncwarp();
+    meanwhile();
     int stage = 0, before = count - 1;
     abi::u32 parity = 0, parity_before = 1;
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
       wait_at(full + 8 * stage, parity);
       multiply(stage);
-      wait_for_products<1>();
-      if (block > 0 && is_first_of_warp) arrive_at(empty + 8 * before);
-      if (thread == 0 && block + count - 1 < blocks) {
-        if (block > 0) wait_at(empty + 8 * before, parity_before);
-        bring(block + count - 1, before);
+      if (is_first_warp && block + count - 1 < blocks) {
+        const auto of_a = a.at(block + count - 1);
+        const auto of_b = b.at(block + count - 1);
+        wait_for_products<1>();
+        if (block > 0 && is_first_of_warp) arrive_at(empty + 8 * before);
+        if (thread == 0) {
+          if (block > 0) wait_at(empty + 8 * before, parity_before);
+          bring(of_a, of_b, before);
+        }
+      } else {
+        wait_for_products<1>();
+        if (block > 0 && is_first_of_warp) arrive_at(empty + 8 * before);
       }
       ::__syncwarp();
       before = stage;
@@ -644,11 +672,24 @@ struct WarpgroupProduct {
     ::__syncwarp();
   }
 };
+struct Nothing {
+  MSL_INLINE void operator()() const {}
+};
+// Whether both operands are gathered and may have maps (gathered_maps.h).
+template <class Product, class Left, class Right>
+constexpr bool are_in_maps() {
+  if constexpr (requires(const Left& a, const Right& b) { a.source.in_map(), b.source.in_map(); }) {
+    return Product::Tile::down == 1 && Product::A::rows % 64 == 0 && Product::B::rows % 64 == 0 &&
+           Product::depth == 64 && Product::A::size == 2;
+  } else {
+    return false;
+  }
+}
 // Inner: K, if it is known at compile time; otherwise 0.
 template <class T, int M, int N, int Inner, int Simdgroups, bool LeftDeep, bool RightDeep,
-          class Left, class Right>
+          class Left, class Right, class Meanwhile = Nothing>
 MSL_INLINE void multiply_by_warpgroups(const Left& left, const Right& right, int inner,
-                                       SumOfFactors<T>* sums) {
+                                       SumOfFactors<T>* sums, const Meanwhile& meanwhile = {}) {
   using Product = WarpgroupProduct<T, M, N, Inner, Simdgroups, LeftDeep, RightDeep>;
   using Ring = typename Product::Ring;
   const int thread = int((index_in_threadgroup() & ~31u) | warp_lane());
@@ -664,10 +705,21 @@ MSL_INLINE void multiply_by_warpgroups(const Left& left, const Right& right, int
                         b = mapped<sizeof(T), RightDeep>(right, N, inner);
     // The copy engine takes longer to begin.
     if (a.exists && b.exists && product.blocks >= Ring::count) {
-      product.run_by_maps({a}, {b});
+      product.run_by_maps(typename Product::BoxesOfA{a}, typename Product::BoxesOfB{b}, meanwhile);
       return;
     }
   }
+  if constexpr (are_in_maps<Product, Left, Right>()) {
+    using A = decltype(left.source.in_map());
+    using B = decltype(right.source.in_map());
+    if (has_map<0, A>() && has_map<1, B>()) {
+      product.run_by_maps(GatheredBoxes<A, M>(left.source.in_map(), 0),
+                          GatheredBoxes<B, N>(right.source.in_map(), 1), meanwhile);
+      return;
+    }
+  }
+  find_lines<M, N, Simdgroups * 32>(left, right);
+  meanwhile();
   product.run(left, right);
 }
 
