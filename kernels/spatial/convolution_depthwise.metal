@@ -6,6 +6,7 @@
 #include <metal_stdlib>
 
 #include <kernels/spatial/convolution_depthwise.h>
+#include <kernels/spatial/convolution_depthwise_square.h>
 using namespace metal;
 using metalops::DepthwiseParameters;
 
@@ -301,21 +302,34 @@ kernel void convolution_depthwise_weight(device float* sums [[buffer(0)]],
   }
 }
 
-// Adds the sums of the splits, in their order.
+// Adds the sums of the splits: each simdgroup has every eighth of 32 elements' splits, and their
+// sums are added in order.
 template <typename T>
 kernel void convolution_depthwise_combine(device T* result [[buffer(0)]],
                                           device const float* sums [[buffer(1)]],
                                           constant DepthwiseParameters& p [[buffer(2)]],
-                                          uint index [[thread_position_in_grid]]) {
+                                          uint threadgroup_index [[threadgroup_position_in_grid]],
+                                          uint simdgroup [[simdgroup_index_in_threadgroup]],
+                                          uint lane [[thread_index_in_simdgroup]]) {
+  constexpr int simdgroups = kThreads / 32;
+  threadgroup float parts[simdgroups][32];
   const int taps = p.filters[0] * p.filters[1] * p.filters[2];
-  if (index >= static_cast<uint>(p.channels * taps)) {
+  const int index = static_cast<int>(threadgroup_index * 32 + lane);
+  const bool exists = index < p.channels * taps;
+  float sum = 0.0f;
+#pragma unroll 4
+  for (int split = static_cast<int>(simdgroup); split < p.splits; split += simdgroups) {
+    sum += exists ? sums[split * static_cast<int64_t>(p.channels) * taps + index] : 0.0f;
+  }
+  parts[simdgroup][lane] = sum;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (simdgroup > 0 || !exists) {
     return;
   }
-  const int channel = static_cast<int>(index) / taps, tap = static_cast<int>(index) % taps;
-  float sum = 0.0f;
-  for (int split = 0; split < p.splits; ++split) {
-    sum += sums[split * static_cast<int64_t>(p.channels) * taps + index];
+  for (int other = 1; other < simdgroups; ++other) {
+    sum += parts[other][lane];
   }
+  const int channel = index / taps, tap = index % taps;
   const int q = tap % p.filters[2], r = tap / p.filters[2] % p.filters[1];
   const int d = tap / p.filters[2] / p.filters[1];
   result[channel * p.weight_strides[0] + d * p.weight_strides[1] + r * p.weight_strides[2] +
@@ -337,6 +351,21 @@ kernel void convolution_depthwise_combine(device T* result [[buffer(0)]],
                   true, 3);                                                                       \
   REGISTER_KERNEL("convolution_depthwise_combine_" #T, convolution_depthwise_combine, T)
 
+#define REGISTER_SQUARE(T, KIND, ARE_LAST, CHANNELS, PIXELS)                                       \
+  REGISTER_KERNEL("convolution_depthwise_square_" #KIND "_" #T,                                    \
+                  metalops::depthwise::convolution_depthwise_square, T, ARE_LAST, CHANNELS,        \
+                  PIXELS);                                                                         \
+  REGISTER_KERNEL("convolution_depthwise_square_weight_" #KIND "_" #T,                             \
+                  metalops::depthwise::convolution_depthwise_square_weight, T, ARE_LAST, CHANNELS, \
+                  PIXELS)
+#define REGISTER_SQUARES(T)               \
+  REGISTER_SQUARE(T, rows4, false, 1, 4); \
+  REGISTER_SQUARE(T, rows8, false, 1, 8); \
+  REGISTER_SQUARE(T, packs, true, 4, 2)
+
+REGISTER_SQUARES(float);
+REGISTER_SQUARES(half);
+REGISTER_SQUARES(bfloat);
 REGISTER_DEPTHWISE(float);
 REGISTER_DEPTHWISE(half);
 REGISTER_DEPTHWISE(bfloat);

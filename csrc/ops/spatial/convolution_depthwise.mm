@@ -59,6 +59,52 @@ bool has_width_3(const Taps& taps) {
   return taps.filters[2] == 3 && taps.step[2] == 1 && std::abs(taps.move[2]) == 1;
 }
 
+// The kernels of convolution_depthwise_square.h: their kind, and a thread's pixels along the width.
+struct Square {
+  const char* kind = nullptr;
+  int64_t pixels = 0;
+};
+
+// Returns true if elements of rows can be loaded in packs.
+bool has_rows(const Tensor& tensor, int64_t pixels) {
+  const auto is_multiple = [&](int64_t x) { return x % pixels == 0; };
+  return tensor.stride(4) == 1 && is_multiple(tensor.size(4)) && is_multiple(tensor.stride(0)) &&
+         is_multiple(tensor.stride(1)) && is_multiple(tensor.stride(2)) &&
+         is_multiple(tensor.stride(3)) && is_multiple(tensor.storage_offset());
+}
+
+// Returns the kernels for filters of 3 x 3 whose taps and results are adjacent in the input, or
+// none. are_packs: channels are.
+Square square_of(const Tensor& result, const Tensor& input, const Taps& taps, bool are_packs) {
+  // A thread computes so many elements that there are enough only of large images.
+  constexpr int64_t kLeast = int64_t{1} << 21;
+  const auto is_square = [&](int d) {
+    return taps.filters[d] == 3 && taps.step[d] == 1 && std::abs(taps.move[d]) == 1 &&
+           taps.result_step[d] == 1;
+  };
+  if (!is_square(1) || !is_square(2) || result.numel() < kLeast) {
+    return {};
+  }
+  if (are_packs) {
+    return {"packs_", 2};
+  }
+  const auto lowest = taps.first[2] + std::min<int64_t>(0, 2 * taps.move[2]);
+  if (lowest != -1 || taps.result_first[2] != 0 || result.size(4) != input.size(4)) {
+    return {};
+  }
+  for (const int64_t pixels : {8, 4}) {
+    if (has_rows(result, pixels) && has_rows(input, pixels)) {
+      return {pixels == 8 ? "rows8_" : "rows4_", pixels};
+    }
+  }
+  return {};
+}
+
+void set_square(DepthwiseParameters& p, const Square& square) {
+  p.across = static_cast<int32_t>(ceil_div(p.count[2], square.pixels));
+  p.down = static_cast<int32_t>(ceil_div(p.count[1], kDepthwiseRows));
+}
+
 bool spans_int32(const Tensor& tensor) {
   int64_t last = 0;
   for (int64_t d = 0; d < tensor.dim(); ++d) {
@@ -89,6 +135,18 @@ void convolve_depthwise(const Tensor& result, const Tensor& input, const Weight&
   }
   p.weight_begin = offset_at(by, taps.filter_first);
   set_strides(p.weight_strides, by.stride(1), strides_of(by, taps.filter_step));
+  // A buffer that is written must not be another argument where kernels may assume so (CUDA).
+  const auto added = p.has_bias ? bias->contiguous() : by;
+  if (const auto square = square_of(result, input, taps, are_packs); square.kind != nullptr) {
+    set_square(p, square);
+    const auto channels = are_packs ? p.channels / kChannels : p.channels;
+    launch_threads(library("convolution_depthwise"),
+                   KernelName("convolution_depthwise_square_") + square.kind +
+                       metal_type(result.scalar_type()),
+                   p.images * product({taps.count[0], p.down, p.across}) * channels, result, input,
+                   by, added, p);
+    return;
+  }
   const char* const kind = are_packs ? "packs_" : are_channels_last(input) ? "last_" : "";
   const char* const width =
       has_width_3(taps) && (are_packs || !are_channels_last(input)) ? "3_" : "";
@@ -97,7 +155,7 @@ void convolve_depthwise(const Tensor& result, const Tensor& input, const Weight&
   launch_threads(
       library("convolution_depthwise"),
       KernelName("convolution_depthwise_") + kind + width + metal_type(result.scalar_type()),
-      threads, result, input, by, p.has_bias ? bias->contiguous() : result, p);
+      threads, result, input, by, added, p);
 }
 
 void convolve_depthwise_weight(const Tensor& result, const Tensor& input, const Tensor& outputs,
@@ -108,19 +166,40 @@ void convolve_depthwise_weight(const Tensor& result, const Tensor& input, const 
   constexpr int64_t kBusy = 2048;  // threadgroups
   const bool last = are_channels_last(input) && are_channels_last(outputs);
   const auto filters = product(taps.filters);
+  auto& kernels = library("convolution_depthwise");
+  const auto combine = [&](const Tensor& sums) {
+    launch_threadgroups(kernels, typed_kernel("convolution_depthwise_combine_", result),
+                        ceil_div(p.channels * filters, 32), kDepthwiseThreads, result, sums, p);
+  };
+  const bool are_packs = has_packs(outputs) && has_packs(input) && p.multiple == 1;
+  const bool are_planes = filters == 9 && input.size(2) == 1 && outputs.size(2) == 1;
+  const auto square = are_planes ? square_of(outputs, input, taps, are_packs) : Square{};
+  if (square.kind != nullptr) {
+    set_square(p, square);
+    const auto channels = are_packs ? ceil_div(p.channels, 32 * kChannels) : p.channels;
+    const auto turns = ceil_div(int64_t(p.images) * p.down * p.across,
+                                are_packs ? kDepthwiseThreads / 32 : kDepthwiseThreads);
+    const int64_t busy = are_packs ? 264 : 1056;
+    p.splits = static_cast<int32_t>(std::max<int64_t>(std::min(busy / channels, turns), 1));
+    const auto sums = at::empty({p.splits, p.channels, 9}, result.options().dtype(at::kFloat));
+    launch_threadgroups(kernels,
+                        KernelName("convolution_depthwise_square_weight_") + square.kind +
+                            metal_type(result.scalar_type()),
+                        channels * p.splits, kDepthwiseThreads, sums, input, outputs, p);
+    combine(sums);
+    return;
+  }
   const auto channels = last ? ceil_div(p.channels, 32) : p.channels;
   const auto groups = channels * ceil_div(filters, kDepthwiseTaps);
   const auto rows = p.images * product({taps.count[0], taps.count[1], p.across});
   const auto turns = ceil_div(rows, last ? kDepthwiseThreads / 32 : kDepthwiseThreads);
   p.splits = static_cast<int32_t>(std::max<int64_t>(std::min(kBusy / groups, turns), 1));
   const auto sums = at::empty({p.splits, p.channels, filters}, result.options().dtype(at::kFloat));
-  auto& kernels = library("convolution_depthwise");
   launch_threadgroups(kernels,
                       KernelName("convolution_depthwise_weight_") + (last ? "last_" : "") +
                           (has_width_3(taps) ? "3_" : "") + metal_type(result.scalar_type()),
                       groups * p.splits, kDepthwiseThreads, sums, input, outputs, p);
-  launch_threads(kernels, typed_kernel("convolution_depthwise_combine_", result),
-                 p.channels * filters, result, sums, p);
+  combine(sums);
 }
 
 }  // namespace metalops::convolution
