@@ -110,4 +110,6 @@ def test_traits_that_public_kernels_define_in_namespace_metal_are_theirs(program
     out = torch.zeros(4, dtype=torch.int32)
     program(IN_NAMESPACE_METAL).launch("k", out, grid=1)
     assert out.tolist() == [1, 0, 2, 1]
-    assert not check_source("#include <metal_stdlib>\nusing namespace metal;\n" + IN_NAMESPACE_METAL)
+    assert not check_source(
+        "#include <metal_stdlib>\nusing namespace metal;\n" + IN_NAMESPACE_METAL
+    )
