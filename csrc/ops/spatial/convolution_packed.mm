@@ -8,6 +8,7 @@
 #include <metalops/matmul_library.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 #include <numeric>
 
@@ -29,6 +30,10 @@ int64_t offset_at(const Tensor& tensor, const Dims& position) {
 }
 
 namespace {
+
+// The CUDA launch reads the operands' places from there (copy_maps.py).
+static_assert(offsetof(ConvolutionPacks, images) == kConvolutionImagesAt);
+static_assert(offsetof(ConvolutionPacks, other) == kConvolutionOtherAt);
 
 Library& packed_library() { return matmul_library("convolution_packed"); }
 
