@@ -119,31 +119,6 @@ kernel void scatter_copy(device T* self [[buffer(0)]], constant T* source [[buff
   }
 }
 
-// Adds items to their places by atomics.
-template <typename T>
-kernel void scatter_add(device T* self [[buffer(0)]], constant T* source [[buffer(1)]],
-                        device const long* places [[buffer(2)]],
-                        constant ScatterParameters& p [[buffer(3)]],
-                        constant StridedLayout<1>& items [[buffer(4)]],
-                        constant StridedLayout<2>& columns [[buffer(5)]],
-                        uint2 position [[thread_position_in_grid]],
-                        uint2 grid [[threads_per_grid]]) {
-  typedef c10::metal::AtomicType<T> Atomic;
-  const int64_t index = thread_index(position, grid);
-  if (index >= p.items * columns.count) {
-    return;
-  }
-  const auto part = scatter_part(index, p.items, columns.count, p.items_first != 0);
-  const int64_t place = places[part.item];
-  if (place < 0) {
-    return;
-  }
-  const auto offsets = offsets_of(part.column, columns);
-  device T* const to = &element_at(self, place + offsets[0]);
-  Atomic::atomic_add(reinterpret_cast<device typename Atomic::type*>(to), 0,
-                     element_at(source, offsets_of(part.item, items)[0] + offsets[1]));
-}
-
 // Replaces an element by a value that is larger, or smaller. NaN is larger and smaller than all
 // numbers, zero larger than -0.
 inline void atomic_extremum(device int* to, int value, bool is_maximum) {
@@ -174,15 +149,30 @@ inline void atomic_extremum(device float* to, float value, bool is_maximum) {
   }
 }
 
-// Reduces items to the extremum of each place by atomics.
-template <typename T>
-kernel void scatter_extremum(device T* self [[buffer(0)]], constant T* source [[buffer(1)]],
-                             device const long* places [[buffer(2)]],
-                             constant ScatterParameters& p [[buffer(3)]],
-                             constant StridedLayout<1>& items [[buffer(4)]],
-                             constant StridedLayout<2>& columns [[buffer(5)]],
-                             uint2 position [[thread_position_in_grid]],
-                             uint2 grid [[threads_per_grid]]) {
+// Functors that reduce an element with a value by an atomic operation.
+struct AddAtomically {
+  template <typename T>
+  inline void operator()(device T* to, T value, int32_t) const {
+    typedef c10::metal::AtomicType<T> Atomic;
+    Atomic::atomic_add(reinterpret_cast<device typename Atomic::type*>(to), 0, value);
+  }
+};
+struct KeepExtremum {
+  template <typename T>
+  inline void operator()(device T* to, T value, int32_t operation) const {
+    atomic_extremum(to, value, operation == kScatterMaximum);
+  }
+};
+
+// Reduces items at their places by atomics.
+template <typename T, typename Reduce>
+kernel void scatter_atomically(device T* self [[buffer(0)]], constant T* source [[buffer(1)]],
+                               device const long* places [[buffer(2)]],
+                               constant ScatterParameters& p [[buffer(3)]],
+                               constant StridedLayout<1>& items [[buffer(4)]],
+                               constant StridedLayout<2>& columns [[buffer(5)]],
+                               uint2 position [[thread_position_in_grid]],
+                               uint2 grid [[threads_per_grid]]) {
   const int64_t index = thread_index(position, grid);
   if (index >= p.items * columns.count) {
     return;
@@ -193,9 +183,8 @@ kernel void scatter_extremum(device T* self [[buffer(0)]], constant T* source [[
     return;
   }
   const auto offsets = offsets_of(part.column, columns);
-  atomic_extremum(&element_at(self, place + offsets[0]),
-                  element_at(source, offsets_of(part.item, items)[0] + offsets[1]),
-                  p.operation == kScatterMaximum);
+  Reduce()(&element_at(self, place + offsets[0]),
+           element_at(source, offsets_of(part.item, items)[0] + offsets[1]), p.operation);
 }
 
 // ---- reductions ---------------------------------------------------------------------------------
@@ -447,10 +436,10 @@ kernel void scatter_runs(device T* self [[buffer(0)]],
 
 REGISTER_KERNEL("scatter_places_long", scatter_places, long);
 REGISTER_KERNEL("scatter_places_int", scatter_places, int);
-REGISTER_KERNEL("scatter_add_float", scatter_add, float);
-REGISTER_KERNEL("scatter_add_int", scatter_add, int);
-REGISTER_KERNEL("scatter_extremum_float", scatter_extremum, float);
-REGISTER_KERNEL("scatter_extremum_int", scatter_extremum, int);
+REGISTER_KERNEL("scatter_add_float", scatter_atomically, float, AddAtomically);
+REGISTER_KERNEL("scatter_add_int", scatter_atomically, int, AddAtomically);
+REGISTER_KERNEL("scatter_extremum_float", scatter_atomically, float, KeepExtremum);
+REGISTER_KERNEL("scatter_extremum_int", scatter_atomically, int, KeepExtremum);
 
 #define REGISTER_WIDTH(T)                                                 \
   REGISTER_KERNEL("scatter_copy_" #T, scatter_copy, T);                   \
