@@ -17,13 +17,13 @@ _libraries = {}
 
 
 def build(source, optimize=3):
-    """The kernel library of a Metal source (without its first two lines). optimize: less for very many kernels, of which a
+    """The kernel library of a Metal source (without its first two lines), for all engines. optimize: less for very many kernels, of which a
     compiler would make loops over the threads of a group for as many seconds as there are of them."""
     from metalops import _host
 
     key = source, optimize, os.environ.get("CXX")
     if key not in _libraries:
-        options = dataclasses.replace(msl.runtime_options(), optimize=optimize)
+        options = dataclasses.replace(msl.runtime_options(), optimize=optimize, engines="all")
         library = msl.compile_source(HEADER + source, options=options)
         _libraries[key] = _host.Library(str(library))
     return _libraries[key]

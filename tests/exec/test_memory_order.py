@@ -182,7 +182,7 @@ def test_random_programs(kind, launch, each_compiler):
     engine, group, number = LAUNCHES[launch]
     programs = [Program(seed, *KINDS[kind]) for seed in SEEDS]
     source = HEADER + HELPERS + "".join(p.source(engine, number) for p in programs)
-    library = _host.Library(str(msl.compile_source(source)))
+    library = _host.Library(str(msl.compile_source(source, options=msl.Options(engines="all"))))
     wrong = [
         (p.seed, taken, is_shared)
         for p in programs

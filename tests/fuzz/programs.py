@@ -764,7 +764,7 @@ def differences(seeds: list[int]) -> list[tuple[int, str, list[int]]]:
     seed, the engine and the threads with other results."""
     from metalops import _host
 
-    options = msl.Options(optimize=1)
+    options = msl.Options(optimize=1, engines="all")
     programs = [program_of(seed) for seed in seeds]
     library = _host.Library(str(msl.compile_source(source_of(programs), options=options)))
     engines = {entry["name"]: entry["engines"] for entry in library.kernel_table()}

@@ -1,5 +1,6 @@
 """Compiling and running small Metal programs on CPU tensors, without torch's classes in between."""
 
+import dataclasses
 import sys
 
 import pytest
@@ -17,7 +18,8 @@ class Program:
     def __init__(self, source: str):
         from metalops import _host
 
-        self.library = _host.Library(msl.compile_source(source))
+        options = dataclasses.replace(msl.runtime_options(), engines="all")
+        self.library = _host.Library(msl.compile_source(source, options=options))
 
     def launch(self, name, *buffers, grid, group=None, engine="auto", threadgroup_bytes=None):
         self.library.launch(

@@ -134,7 +134,8 @@ std::vector<std::string> engines_of(const exec::Kernel& kernel) {
   std::vector<std::string> engines;
   if (kernel.loop != nullptr) engines.push_back("loop");
   if (kernel.group != nullptr) engines.push_back("group");
-  if (kernel.thread != nullptr) engines.push_back("fiber");
+  // At the latest when it is launched there, it is compiled for fibers.
+  if (kernel.thread != nullptr || !engines.empty()) engines.push_back("fiber");
   return engines;
 }
 

@@ -63,9 +63,11 @@ class Library {
 };
 
 // Compiles kernels that a library leaves out, from its source (deflated by zlib) in that Metal
-// version. Set by the Python bindings. Null by default.
+// version. `engines`: those that kernels that synchronise are compiled for, "auto" or "fiber". Set
+// by the Python bindings. Null by default.
 extern std::shared_ptr<Library> (*compile_left_out)(std::string_view source, uint32_t language,
-                                                    const std::vector<std::string>& kernels);
+                                                    const std::vector<std::string>& kernels,
+                                                    const char* engines);
 
 // Begins to do so, in another thread, and returns at once. Set by the Python bindings.
 extern void (*begin_left_out)(std::string_view source, uint32_t language,
@@ -150,6 +152,7 @@ void* memory_of_nothing();
 // The source that a kernel was compiled from, and the values of its function constants.
 struct Origin {
   std::string_view source;  // deflated by zlib; empty if the library does not contain it
+  uint32_t language = 0;    // the Metal version
   std::vector<Library::ConstantValue> constants;
 };
 Origin origin_of(const Kernel& kernel);

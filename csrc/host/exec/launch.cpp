@@ -282,8 +282,6 @@ namespace {
 
 void run_bound(const Kernel& kernel, Launch& launch, Engine engine, int threads,
                const BoundBuffers* bound) {
-  if (engine == Engine::kAutomatic) engine = preferred_engine().load(std::memory_order_relaxed);
-
   for (const uint32_t size : launch.grid) {
     if (size == 0) return;
   }
@@ -298,8 +296,6 @@ void run_bound(const Kernel& kernel, Launch& launch, Engine engine, int threads,
                     "' synchronises its threads and cannot run as a plain loop");
   TORCH_CHECK_VALUE(engine != Engine::kGroup || kernel.group != nullptr, "kernel '", kernel.name,
                     "' has no group loop; `python -m metalops compile --explain` says why");
-  TORCH_CHECK_VALUE(engine != Engine::kFiber || kernel.thread != nullptr, "kernel '", kernel.name,
-                    "' was not compiled for fibers; set METALOPS_ENGINE=fiber before it is");
   if (C10_UNLIKELY(sanitize_mode() != SanitizeMode::kOff)) {
     run_sanitized(kernel, launch, bound);
     return;
@@ -320,14 +316,8 @@ void run_bound(const Kernel& kernel, Launch& launch, Engine engine, int threads,
   }
 }
 
-}  // namespace
-
-void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
-         const BoundBuffers* bound) try {
-  if (C10_UNLIKELY(launch_hook != nullptr) && engine == Engine::kAutomatic) {
-    launch_hook(kernel, launch, threads, bound);
-    return;
-  }
+void run_on(const Kernel& kernel, Launch& launch, Engine engine, int threads,
+            const BoundBuffers* bound) try {
   const KernelNotes* const notes = notes_of(kernel);
   if (C10_UNLIKELY(notes != nullptr || leaves_unused_out(kernel, launch))) {
     WithUnbound with(kernel, notes, launch);
@@ -336,6 +326,18 @@ void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
   run_bound(kernel, launch, engine, threads, bound);
 } catch (const EndedFromOutside& ended) {
   report_end(kernel, launch, ended);
+}
+
+}  // namespace
+
+void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
+         const BoundBuffers* bound) {
+  if (C10_UNLIKELY(launch_hook != nullptr) && engine == Engine::kAutomatic) {
+    launch_hook(kernel, launch, threads, bound);
+    return;
+  }
+  if (engine == Engine::kAutomatic) engine = preferred_engine().load(std::memory_order_relaxed);
+  run_on(engine == Engine::kFiber ? on_fibers(kernel) : kernel, launch, engine, threads, bound);
 }
 
 }  // namespace metalops::exec

@@ -35,9 +35,11 @@ class Registry {
     ++entry.opened;
   }
   void remove(const msl::abi::Library& library) {
+    OnFibers last;  // its libraries remove themselves, once the lock is free
     std::lock_guard<ForkSafeMutex> lock(mutex_);
     const auto found = by_first_kernel_.find(library.kernels);
     if (found != by_first_kernel_.end() && --found->second.opened == 0) {
+      last = std::move(found->second.on_fibers);
       by_first_kernel_.erase(found);
     }
   }
@@ -56,7 +58,7 @@ class Registry {
     std::lock_guard<ForkSafeMutex> lock(mutex_);
     const Entry* entry = find(kernel);
     if (entry == nullptr) return {};
-    Origin origin{entry->source, {}};
+    Origin origin{entry->source, entry->library->language, {}};
     for (uint32_t i = 0; i < entry->library->function_constant_count; ++i) {
       const auto& constant = entry->library->function_constants[i];
       if (*constant.is_defined == 0) continue;
@@ -66,11 +68,29 @@ class Registry {
     return origin;
   }
 
+  // Returns the library with a kernel's form for fibers; null if there is none yet.
+  std::shared_ptr<Library> on_fibers(const Kernel& kernel) {
+    std::lock_guard<ForkSafeMutex> lock(mutex_);
+    const Entry* entry = find(kernel);
+    if (entry == nullptr) return nullptr;
+    const auto found = entry->on_fibers.find(&kernel);
+    return found == entry->on_fibers.end() ? nullptr : found->second;
+  }
+  // Keeps it as long as the kernel's own library. Returns the one of the thread that came first.
+  std::shared_ptr<Library> keep_on_fibers(const Kernel& kernel, std::shared_ptr<Library> made) {
+    std::lock_guard<ForkSafeMutex> lock(mutex_);
+    auto* entry = const_cast<Entry*>(find(kernel));
+    TORCH_INTERNAL_ASSERT(entry != nullptr, "the library of a kernel that is launched is open");
+    return entry->on_fibers.emplace(&kernel, std::move(made)).first->second;
+  }
+
  private:
+  using OnFibers = std::unordered_map<const Kernel*, std::shared_ptr<Library>>;
   struct Entry {
     const msl::abi::Library* library = nullptr;
     std::string_view source;
-    int opened = 0;  // reference count: a file that is opened twice is loaded once
+    int opened = 0;      // reference count: a file that is opened twice is loaded once
+    OnFibers on_fibers;  // by kernel that is compiled as a group loop alone
   };
   // Returns null when the library is not known.
   const Entry* find(const Kernel& kernel) const {
@@ -236,6 +256,21 @@ const KernelNotes* notes_of(const Kernel& kernel) { return kernel_notes.find(ker
 
 Origin origin_of(const Kernel& kernel) { return registry.origin(kernel); }
 
+const Kernel& on_fibers(const Kernel& kernel) {
+  if (kernel.thread != nullptr) return kernel;
+  std::shared_ptr<Library> library = registry.on_fibers(kernel);
+  if (library == nullptr) {
+    TORCH_CHECK(compile_left_out != nullptr, "the kernel ", kernel.name,
+                " is compiled for fibers at its first use there, which needs a running Python "
+                "interpreter");
+    const Origin origin = registry.origin(kernel);
+    auto made = compile_left_out(origin.source, origin.language, {kernel.name}, "fiber");
+    if (!origin.constants.empty()) made = made->specialise(origin.constants);
+    library = registry.keep_on_fibers(kernel, std::move(made));
+  }
+  return *library->find(kernel.name);
+}
+
 std::string describe(const Kernel& kernel, msl::abi::Site site) {
   const std::string place = registry.place(kernel, site.id);
   return place.empty() ? "an unknown line" : place;
@@ -343,7 +378,7 @@ struct Library::Impl {
                 " is compiled at its first use, which needs a running Python interpreter");
     // No lock is held while compiling, which may take Python's interpreter lock. The first of
     // several threads to finish wins.
-    auto made = compile_left_out(source, table->language, names);
+    auto made = compile_left_out(source, table->language, names, "auto");
     if (!values.empty()) made = made->specialise(values);
     std::lock_guard<ForkSafeMutex> lock(mutex);
     return *parts.emplace(number, std::move(made)).first->second;
@@ -369,7 +404,8 @@ struct Library::Impl {
 };
 
 std::shared_ptr<Library> (*compile_left_out)(std::string_view source, uint32_t language,
-                                             const std::vector<std::string>& kernels) = nullptr;
+                                             const std::vector<std::string>& kernels,
+                                             const char* engines) = nullptr;
 void (*begin_left_out)(std::string_view source, uint32_t language,
                        const std::vector<std::string>& kernels) = nullptr;
 

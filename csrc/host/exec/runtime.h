@@ -14,6 +14,11 @@ const msl::abi::Runtime& runtime();
 // Returns "file:line:column" of a synchronising call in the kernel's source, for messages.
 std::string describe(const Kernel& kernel, msl::abi::Site site);
 
+// Returns a kernel whose threads can run on fibers: this one, or that which is compiled from its
+// source the first time, if its library has it as a group loop alone. Lives as long as the kernel.
+// Throws what compile_left_out throws.
+const Kernel& on_fibers(const Kernel& kernel);
+
 // The kernel library that contains an instruction.
 struct Module {
   uintptr_t base = 0;  // load address; 0 for instructions outside of kernel libraries

@@ -97,10 +97,12 @@ std::string call_capture(const char* function, const std::vector<std::string>& a
 }
 
 std::shared_ptr<exec::Library> compile_left_out(std::string_view source, uint32_t language,
-                                                const std::vector<std::string>& kernels) {
+                                                const std::vector<std::string>& kernels,
+                                                const char* engines) {
   try {
-    return compile(kFrontEnd, "compile_left_out",
-                   [&] { return arguments_of(source, language, kernels); });
+    return compile(kFrontEnd, "compile_left_out", [&] {
+      return arguments_of(source, language, kernels) + py::make_tuple(engines);
+    });
   } catch (const MetalSyntaxError& error) {
     throw python_error(error.raised());  // whoever launches the kernel sees file, line and column
   }

@@ -56,7 +56,8 @@ std::string call_capture(const char* function, const std::vector<std::string>& a
 
 // Calls metalops.msl.compile_left_out (see exec::compile_left_out). Throws python_error.
 std::shared_ptr<exec::Library> compile_left_out(std::string_view source, uint32_t language,
-                                                const std::vector<std::string>& kernels);
+                                                const std::vector<std::string>& kernels,
+                                                const char* engines);
 // Calls metalops.msl.begin_left_out (see exec::begin_left_out).
 void begin_left_out(std::string_view source, uint32_t language,
                     const std::vector<std::string>& kernels);

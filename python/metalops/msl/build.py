@@ -43,8 +43,9 @@ class Options:
     for the one whose runtime this process has loaded, if any. fast_math is what the kernels see of the math mode,
     `__FAST_MATH__`: they are compiled for IEEE arithmetic in either, which the fast mode allows. language is
     __METAL_VERSION__; cooperative_layout is the layout of the elements of cooperative tensors; None stands for what the
-    environment chooses. lanes: true if kernels that loop and never synchronise may run as vector lanes. arch is the value
-    of -march; flags are the last arguments of the host compiler.
+    environment chooses. lanes: true if kernels that loop and never synchronise may run as vector lanes. engines names those
+    that a kernel that synchronises is compiled for: "fiber", "all", or the one that runs it unless another is asked for
+    ("auto"). arch is the value of -march; flags are the last arguments of the host compiler.
     """
 
     optimize: int = 3
@@ -61,6 +62,7 @@ class Options:
     flags: tuple[str, ...] = ()
     cooperative_layout: str | None = None
     lanes: bool = False
+    engines: str = "auto"
 
 
 def version(target: str = "host") -> str:
@@ -325,11 +327,12 @@ def _build(
     emitted = emit(
         preprocessed,
         options.kernels,
-        not options.sanitize,
+        not options.sanitize and options.engines != "fiber",
         options.at_first_use,
         options.on_demand and not options.kernels,
         options.sanitize == "address",
         options.lanes,
+        options.engines != "auto",
     )
     try:
         compile_emitted(emitted, output, options, preprocessed.portable_text(), with_header)
@@ -355,7 +358,10 @@ def _chosen(options: Options) -> Options:
     """Returns the options with unset ones filled in from the environment."""
     language = languages.current() if options.language is None else options.language
     layout = options.cooperative_layout or tensors.layout()
-    return replace(options, language=language, cooperative_layout=layout)
+    engines = options.engines
+    if engines == "auto" and os.environ.get("METALOPS_ENGINE") == "fiber":
+        engines = "all"
+    return replace(options, language=language, cooperative_layout=layout, engines=engines)
 
 
 def preprocess_text(source: str, name: str | None, options: Options) -> Preprocessed:

@@ -1,4 +1,5 @@
-"""Compiles kernels that a library leaves out, from the source that it contains, when they are asked for.
+"""Compiles kernels that a library leaves out, from the source that it contains, when they are asked for; and kernels that
+it has as group loops for fibers.
 
 The parts of a library are compiled in threads of their own, a few at a time: each part once, however many threads ask
 for it, and before it is needed where it is known that it will be (begin). What somebody waits for comes first. The
@@ -30,11 +31,12 @@ _THREADS = 8  # at most, since each may run a compiler
 
 @dataclass(frozen=True)
 class _Part:
-    """Kernels to compile together, of a source (deflated by zlib) in a Metal version."""
+    """Kernels to compile together for some engines, of a source (deflated by zlib) in a Metal version."""
 
     source: bytes
     language: int
     kernels: tuple[str, ...]
+    engines: str
 
 
 @dataclass
@@ -48,20 +50,22 @@ class _State:
 _state = _State()
 
 
-def compile_left_out(source: bytes, language: int, kernels: Iterable[str]) -> str:
+def compile_left_out(
+    source: bytes, language: int, kernels: Iterable[str], engines: str = "auto"
+) -> str:
     """Compiles kernels that a library leaves out, from the source that it contains, and returns the path of theirs. The
-    software device calls this at the first use of such a kernel.
+    software device calls this at the first use of such a kernel. engines: see Options.
 
     Raises SyntaxError and RuntimeError that name the kernel, CompilerNotFound without a host compiler.
     """
-    part = _Part(source, language, tuple(kernels))
+    part = _Part(source, language, tuple(kernels), engines)
     with announced_if_slow(part.kernels[0]):
         return _begin(part, soon=True).result()
 
 
 def begin_left_out(source: bytes, language: int, kernels: Iterable[str]) -> None:
     """Begins to compile what compile_left_out() will be asked for. Errors are raised there."""
-    _begin(_Part(source, language, tuple(kernels)), soon=False)
+    _begin(_Part(source, language, tuple(kernels), "auto"), soon=False)
 
 
 def _begin(part: _Part, soon: bool) -> Future:
@@ -103,7 +107,7 @@ def _work() -> None:
 
 def _compile(part: _Part) -> str:
     text = zlib.decompress(part.source).decode(errors="replace")
-    options = Options(language=part.language, kernels=part.kernels)
+    options = Options(language=part.language, kernels=part.kernels, engines=part.engines)
     name = part.kernels[0]
     try:
         try:

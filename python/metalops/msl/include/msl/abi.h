@@ -227,7 +227,7 @@ struct Kernel {
   // Entry points for the engines, null where an engine cannot run this kernel. `loop` runs threads
   // [begin, end) of the flattened grid (x fastest) and exists for kernels that never synchronise;
   // `group` runs a threadgroup, and `thread` one thread. Kernels that synchronise have at least one
-  // of the last two.
+  // of the last two; with `group`, `thread` may be compiled apart, when it is asked for.
   void (*loop)(const Launch*, u64 begin, u64 end);
   void (*group)(const Launch*, Group*, Scratch*);
   void (*thread)(const Launch*, const Thread*);

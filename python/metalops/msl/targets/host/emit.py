@@ -66,12 +66,14 @@ def emit(
     on_demand: bool = False,
     is_sanitized: bool = False,
     lanes: bool = False,
+    fibers: bool = True,
 ) -> HostCode:
     """Emits a host program, with the kernels named in `only` (default: all). group_loops: true if kernels that
     synchronise become work-item loops (region splitting) where they can. at_first_use: patterns of the names of kernels
     that the program only lists, to be compiled when they are used. on_demand: true if a program of much code only
     describes its kernels, to be compiled when they are used. is_sanitized: true if a sanitizer is to check the
     alignment of vectors. lanes: true if kernels that loop and never synchronise run as vector lanes where they can.
+    fibers: true if kernels with a group loop can also run on fibers.
 
     Raises SyntaxError for constructs that Metal forbids and the host compiler would accept, ValueError for unknown
     kernels.
@@ -88,7 +90,9 @@ def emit(
         with_groups = group_loops and not described
         groups = GroupLoops(rewritten, sites, GROUP_BUILTINS) if with_groups else None
         in_lanes = LaneLoops(rewritten) if lanes and with_groups else None
-        thunks = Thunks(rewritten, sites, lines, preprocessed.recorded, groups, described, in_lanes)
+        thunks = Thunks(
+            rewritten, sites, lines, preprocessed.recorded, groups, described, in_lanes, fibers
+        )
         parts = _parts(left_out, rewritten, lines)
         engines = thunks.engines()  # before the edits are applied, since group loops add edits
         body, runs = rewritten.edits.apply()

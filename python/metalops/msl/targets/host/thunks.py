@@ -129,11 +129,14 @@ class Thunks:
         groups: GroupLoops | None,
         described: bool = False,
         lanes: LaneLoops | None = None,
+        fibers: bool = True,
     ):
         """described: true if the table only describes the kernels. Their functions are there for the compiler to check,
-        and as nothing refers to them, it generates no code for them."""
+        and as nothing refers to them, it generates no code for them. fibers: true if the threads of kernels that have a
+        group loop can also run on fibers."""
         self.groups = groups
         self._lanes = lanes
+        self._fibers = fibers
         self.program = program = rewritten.program
         self.source = program.source
         self.rewritten = rewritten
@@ -299,7 +302,8 @@ class Thunks:
             lines.append(self._loop(number, instance, expression))
         if self.has_group(instance):
             lines.append(self._group(number, instance, expression))
-        lines.append(self._thread(number, instance, expression, synchronises))
+        if self._has_thread(instance):
+            lines.append(self._thread(number, instance, expression, synchronises))
         return Piece(in_namespaces(instance.path, "\n".join(lines)), instance.offset)
 
     def _uses_of(self, number: int, instance: Instance, expression: str, count: int) -> str:
@@ -321,6 +325,12 @@ class Thunks:
             and self.rewritten.calls.synchronises(instance)
             and self.groups.has(instance.kernel)
         )
+
+    def _has_thread(self, instance: Instance) -> bool:
+        """Returns true if the function for one thread is emitted: for a group loop, which does without, only if that is
+        asked for, since it takes the compiler as long again. Tables of functions need it at once, because their entries
+        belong to one library."""
+        return self._fibers or self._has_tables or not self.has_group(instance)
 
     def _needs_separate_buffers(self, instance: Instance) -> bool:
         """Returns true if the loop over the grid is declared independent, and is so only if buffers do not alias.
@@ -640,7 +650,8 @@ class Thunks:
         synchronises = self.rewritten.calls.synchronises(instance)
         loop = "nullptr" if synchronises else f"{scope}msl_loop_{number}"
         group = f"{scope}msl_group_{number}" if self.has_group(instance) else "nullptr"
-        return loop, group, f"{scope}msl_thread_{number}"
+        thread = f"{scope}msl_thread_{number}" if self._has_thread(instance) else "nullptr"
+        return loop, group, thread
 
     def _library(self, left_out: Mapping[str, int], language: int) -> str:
         kernels = []
