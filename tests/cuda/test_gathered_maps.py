@@ -25,6 +25,7 @@ OUTPUTS = WEIGHT._replace(number=0)
 
 @pytest.mark.full
 @needs_nvrtc
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("kernel", "operands"),
     [

@@ -26,7 +26,7 @@ def _on_device(view):
     return whole.as_strided(view.shape, view.stride(), view.storage_offset())
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @dtypes
 @pytest.mark.parametrize("values", ["svdvals", "eigvalsh", "eigvals"])
 def test_strides(values, dtype):

@@ -166,6 +166,7 @@ def test_every_step_stays_within_its_buffers(name, n):
                 assert 0 <= place.offset and place.offset + last < sizes[place.buffer]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ["cholesky", "lu_factor", "qr", "eig", "eigh", "svd"])
 @pytest.mark.parametrize("n", [8, 16, 32, 100, pytest.param(200, marks=pytest.mark.nightly)])
 def test_the_same_plan_runs_on_mps(name, n, tmp_path, taken_as_on):
@@ -256,6 +257,7 @@ def matrices(size, dtype):
     return torch.randn(size, dtype=dtype)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_lu(on_the_software_device, size, dtype):
@@ -307,6 +309,7 @@ def test_a_matrix_that_is_not_finite_has_no_eigenvalues(on_the_software_device, 
 
 
 @only_ours("aten::_linalg_eigh.eigenvalues")
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 @pytest.mark.parametrize("upper", [False, True])
 @pytest.mark.parametrize("size", [(2, 3, 4, 4), (16, 16), (2, 50, 50), (2, 70, 70), (0, 4, 4), (3, 0, 0)], ids=str)  # fmt: skip
@@ -367,6 +370,7 @@ def test_modes_of_qr(on_the_software_device):
         linalg.qr(torch.eye(3, device="mps"), "full")
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 @pytest.mark.parametrize("upper", [False, True])
 @pytest.mark.parametrize("n", [1, 8, 16, 33, 130])

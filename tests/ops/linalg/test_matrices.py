@@ -29,7 +29,7 @@ def assert_equal(results, expected):
 
 
 @pytest.mark.usefixtures("taken_as_on")
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("name", "n"), [(x.name, n) for x in OPERATORS.values() for n in x.hard_sizes]
 )
