@@ -7,8 +7,10 @@ import metalops
 import pytest
 import torch
 from metalops import _host, msl
-from metalops.msl import cache
-from metalops.msl.build import Options, compile_path
+from metalops.msl import cache, left_out
+from metalops.msl.analysis.needed import Needed
+from metalops.msl.analysis.program import Program
+from metalops.msl.build import Options, compile_path, host_program, preprocess_text
 from metalops.msl.source.preprocess import preprocess
 from metalops.msl.targets.host.emit import emit
 
@@ -126,3 +128,48 @@ def test_processes_that_want_the_same_take_turns(built):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with open(path, "r+") as other:
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_kernels_that_differ_in_template_arguments_are_read_once(built):
+    left_out._program.cache_clear()
+    library = _host.Library(built)
+    for name, dtype in (("sum_half", torch.float16), ("sum_float", torch.float32)):
+        assert run(library, name, [1.5, 2.0], dtype) == [3.5, 3.5]
+    assert left_out._program.cache_info().misses == 1
+
+
+DIFFERENT = """
+struct One { static int of() { return 1; } };
+struct Two { static int of() { return 2; } };
+template <typename T>
+kernel void add(device int* x, uint i [[thread_position_in_grid]]) { x[i] = simd_sum(x[i]) + T::of(); }
+template <int N>
+kernel void twice(device int* x, uint i [[thread_position_in_grid]]) { x[i] = simd_sum(x[i]) * N; }
+template [[host_name("one")]] kernel void add<One>(device int*, uint);
+template [[host_name("two")]] kernel void add<Two>(device int*, uint);
+template [[host_name("twice")]] kernel void twice<2>(device int*, uint);
+template [[host_name("thrice")]] kernel void twice<3>(device int*, uint);
+"""
+
+
+def test_kernels_that_need_different_code_are_read_apart():
+    needed = Needed(Program(preprocess(HEADER + DIFFERENT).parsed))
+    assert [needed.alike(x) for x in ("one", "two")] == [("one",), ("two",)]
+    assert needed.alike("twice") == needed.alike("thrice") == ("twice", "thrice")
+
+
+@pytest.mark.parametrize("name", ["sum_int", "sum_half", "add_shift", "add_int"])
+def test_the_code_is_that_of_a_program_read_for_it_alone(name):
+    text = HEADER + SOURCE
+    options = Options(kernels=(name,), language=310, sanitize="", engines="auto")
+    shared = left_out._program_of(text, options).code((name,))
+    needed = Needed(Program(preprocess(text).parsed)).text([name])
+    alone = host_program(preprocess_text(needed, None, options), options).code()
+    assert [entry for entry in shared.engines] == [name]
+    assert _words(shared.text) == _words(alone.text)
+
+
+def _words(text):
+    return [
+        line.split() for line in text.splitlines() if line.strip() and not line.startswith("# ")
+    ]

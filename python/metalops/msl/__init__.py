@@ -10,6 +10,7 @@ from .build import (
     Options,
     compile_path,
     compile_text,
+    host_program,
     preprocess_text,
     version,
     with_options,
@@ -39,7 +40,8 @@ def compile_source(
     what preprocess_source() does, for callers that keep it. Raises SyntaxError with the user's file, line, column and
     source line; CompilerNotFound without a host compiler; ValueError if the environment chooses an unknown language.
     """
-    return compile_text(source, name, options or runtime_options(), read)
+    program = (lambda chosen: host_program(read(), chosen)) if read else None
+    return compile_text(source, name, options or runtime_options(), program)
 
 
 def preprocess_source(source: str, *, options: Options | None = None) -> Preprocessed:

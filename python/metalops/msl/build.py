@@ -20,7 +20,7 @@ from .source.errors import Diagnostic, syntax_error
 from .source.paths import HEADERS, files_for
 from .source.preprocess import Preprocessed, preprocess, torch_include
 from .targets.host import objects, precompiled, sanitizers, tensors
-from .targets.host.emit import HostCode, emit
+from .targets.host.emit import HostCode, HostProgram
 from .targets.host.token_lines import one_token_a_line
 
 _DIAGNOSTIC = re.compile(
@@ -320,20 +320,26 @@ def readable(message: str) -> str:
     return message
 
 
-def _build(
-    preprocessed: Preprocessed, output: str, options: Options, with_header: bool = False
-) -> HostCode:
-    # Sanitizers check each thread by itself.
-    emitted = emit(
+def host_program(preprocessed: Preprocessed, options: Options) -> HostProgram:
+    """Returns the program that these options, which are all chosen, make of a source."""
+    return HostProgram(
         preprocessed,
         options.kernels,
-        not options.sanitize and options.engines != "fiber",
-        options.at_first_use,
-        options.on_demand and not options.kernels,
-        options.sanitize == "address",
-        options.lanes,
-        options.engines != "auto",
+        # Sanitizers check each thread by itself.
+        group_loops=not options.sanitize and options.engines != "fiber",
+        at_first_use=options.at_first_use,
+        on_demand=options.on_demand and not options.kernels,
+        is_sanitized=options.sanitize == "address",
+        lanes=options.lanes,
+        fibers=options.engines != "auto",
     )
+
+
+def _build(
+    program: HostProgram, output: str, options: Options, with_header: bool = False
+) -> HostCode:
+    preprocessed = program.preprocessed
+    emitted = program.code(options.kernels)
     try:
         compile_emitted(emitted, output, options, preprocessed.portable_text(), with_header)
         return emitted
@@ -343,7 +349,8 @@ def _build(
             raise
         error = raised
     # Errors are reported for the program as it was written, not for its group loops, and once.
-    emitted = emit(preprocessed, options.kernels, False, options.at_first_use)
+    plain = replace(options, engines="fiber", lanes=False, on_demand=False)
+    emitted = host_program(preprocessed, plain).code()
     compile_emitted(emitted, output, options, preprocessed.portable_text(), with_header)
     warnings.warn(
         f"the loops over threads that the kernels of {preprocessed.name} became do not compile, which is an error of "
@@ -378,9 +385,10 @@ def compile_text(
     source: str,
     name: str | None,
     options: Options,
-    read: Callable[[], Preprocessed] | None = None,
+    read: Callable[[Options], HostProgram] | None = None,
 ) -> str:
-    """Returns the cached library of a source text; builds it if it is missing. read: returns what preprocess_text() does."""
+    """Returns the cached library of a source text; builds it if it is missing. read: returns the program of the options,
+    all chosen, that has the kernels; by default it is what host_program() makes of the text."""
     if options.sanitize is None:
         options = replace(options, sanitize=sanitizers.loaded())
     options = _chosen(options)
@@ -400,10 +408,13 @@ def compile_text(
         found = cache.lookup(key)  # built by another process in the meantime
         if found is not None:
             return found
-        preprocessed = read() if read else preprocess_text(source, name, options)
-        dependencies = [f for f in preprocessed.dependencies if f != preprocessed.name]
+        program = (
+            read(options) if read else host_program(preprocess_text(source, name, options), options)
+        )
+        read_too = program.preprocessed
+        dependencies = [f for f in read_too.dependencies if f != read_too.name]
         return cache.store(
-            key, dependencies, lambda path: _build(preprocessed, path, options, True) and None
+            key, dependencies, lambda path: _build(program, path, options, True) and None
         )
 
 
@@ -414,7 +425,7 @@ def compile_path(path: str, output: str, options: Options) -> HostCode:
     preprocessed = preprocess(path=path, **_of_preprocessor(options))
     temporary = f"{output}.{os.getpid()}.tmp"
     try:
-        emitted = _build(preprocessed, temporary, options)
+        emitted = _build(host_program(preprocessed, options), temporary, options)
         os.replace(temporary, output)
     finally:
         if os.path.exists(temporary):

@@ -17,14 +17,14 @@ import zlib
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .._patience import announced_if_slow
 from .analysis.needed import Needed
 from .analysis.program import Program
-from .build import Options, compile_text, preprocess_text
+from .build import Options, compile_text, host_program, preprocess_text
 from .source import compiler
-from .source.preprocess import Preprocessed
+from .targets.host.emit import HostProgram
 
 _THREADS = 8  # at most, since each may run a compiler
 
@@ -42,6 +42,7 @@ class _Part:
 @dataclass
 class _State:
     lock: threading.Lock = field(default_factory=threading.Lock)
+    emitting: threading.Lock = field(default_factory=threading.Lock)
     futures: dict[_Part, Future] = field(default_factory=dict)  # begun and not finished
     waiting: deque[_Part] = field(default_factory=deque)
     threads: list[threading.Thread] = field(default_factory=list)
@@ -111,7 +112,7 @@ def _compile(part: _Part) -> str:
     name = part.kernels[0]
     try:
         try:
-            return compile_text(text, None, options, lambda: _needed_of(text, part))
+            return compile_text(text, None, options, lambda chosen: _program_of(text, chosen))
         except SyntaxError as error:
             failed = error
         path = compile_text(text, None, options)
@@ -129,15 +130,26 @@ def _compile(part: _Part) -> str:
     return path
 
 
-def _needed_of(text: str, part: _Part) -> Preprocessed:
-    options = Options(language=part.language)
-    return preprocess_text(_needed(text, options).text(part.kernels), None, options)
+def _program_of(text: str, options: Options) -> HostProgram:
+    """Returns a program with the kernels of the options and, if that is one, with those that differ from it in their template
+    arguments: only the launch code tells them apart, so that the next one is compiled without another look at the source."""
+    with _state.emitting:
+        kernels = options.kernels
+        if len(kernels) == 1:
+            kernels = _needed(text, options.language).alike(kernels[0])
+        return _program(text, replace(options, kernels=kernels))
+
+
+@functools.lru_cache(maxsize=4)
+def _program(text: str, options: Options) -> HostProgram:
+    needed = _needed(text, options.language).text(options.kernels)
+    return host_program(preprocess_text(needed, None, options), options)
 
 
 @functools.lru_cache(maxsize=2)
-def _needed(text: str, options: Options) -> Needed:
+def _needed(text: str, language: int) -> Needed:
     """Keeps the last ones, since parsing takes long and other kernels of a source follow."""
-    parsed = preprocess_text(text, None, options).parsed
+    parsed = preprocess_text(text, None, Options(language=language)).parsed
     return Needed(Program(parsed, forbid=lambda message, offset: None))
 
 
@@ -145,6 +157,7 @@ def _forget() -> None:
     """In a forked child: the threads are those of the parent."""
     global _state
     _state = _State()
+    _program.cache_clear()  # with locks that those may have held
 
 
 def _end() -> None:

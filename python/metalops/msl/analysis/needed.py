@@ -9,6 +9,7 @@ compiler gets for a kernel that is compiled alone.
 from __future__ import annotations
 
 import bisect
+import functools
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -54,6 +55,7 @@ class Needed:
         self.source = program.source
         self._units = [*self._of_scope(self.source.root.children, 0)]
         self._starts_of_instances = {i.name: i.offset for i in program.instances}
+        self._functions = {i.name: i.kernel.number for i in program.instances}
         constants = program.source.attribute_lists
         self._constants = [
             a.start for a in constants if any(x.name == "function_constant" for x in a.attributes)
@@ -84,6 +86,22 @@ class Needed:
                 position = unit.end
         lines = "".join([*pieces, text[position:]]).split("\n")
         return "\n".join(line.rstrip(" ") for line in lines)
+
+    @functools.cached_property
+    def _alike(self) -> dict[object, list[str]]:
+        """The names of the kernels that are instances of one function and whose registrations name the same declarations."""
+        declared = self._types.union(self._by_name)
+        groups: dict[object, list[str]] = {}
+        for name, function in self._functions.items():
+            own = self._units_at([self._starts_of_instances[name]])
+            words = frozenset().union(*(unit.words for unit in own)) & declared
+            groups.setdefault((function, words), []).append(name)
+        return groups
+
+    def alike(self, kernel: str) -> tuple[str, ...]:
+        """Returns the kernels, this one among them, that differ in their template arguments alone: instances of one function
+        that need the same."""
+        return next(tuple(names) for names in self._alike.values() if kernel in names)
 
     def size(self, kernels: Collection[str]) -> int:
         """Returns the number of characters that these kernels need."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+import threading
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
@@ -78,49 +79,105 @@ def emit(
     Raises SyntaxError for constructs that Metal forbids and the host compiler would accept, ValueError for unknown
     kernels.
     """
-    lines = LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources))
-    with garbage_left(), errors_at(lines):
-        program = read_program(preprocessed, only, lines)
-        described = on_demand and _is_much(program)
-        left_out = _supported(program) if described else _leave_out(program, at_first_use)
-        rewritten, sites = rewrite_for_host(program)
-        if is_sanitized:
-            check_alignment(rewritten)
-        # Text that is only checked stays as it was written.
-        with_groups = group_loops and not described
-        groups = GroupLoops(rewritten, sites, GROUP_BUILTINS) if with_groups else None
-        in_lanes = LaneLoops(rewritten) if lanes and with_groups else None
-        thunks = Thunks(
-            rewritten, sites, lines, preprocessed.recorded, groups, described, in_lanes, fibers
-        )
-        parts = _parts(left_out, rewritten, lines)
-        engines = thunks.engines()  # before the edits are applied, since group loops add edits
-        body, runs = rewritten.edits.apply()
-        pieces = list(thunks.pieces(parts, preprocessed.language))
-
-    head = _HEAD + (_TEXTURES if program.mentions_textures else "")
-    head += _TENSORS if program.has_tensors else ""
-    head += _TABLES if "visible_function_table" in program.source.identifiers else ""
-    if "group" in {engine for engine, _ in engines.values()}:
-        head += (
-            "#include <msl/host/closures.h>\n"
-            if groups.has_closures
-            else "#include <msl/host/group.h>\n"
-        )
-    names = confinement.names_of_headers(program.source.words_at)
-    head += "".join(f"#undef {name}\n" for name in names)
-    head += accessors(rewritten.swizzles) + "namespace msl {\n"
-    text, runs, thunks_at = assemble(head, body, runs, pieces, lines)
-    _check_confinement(HostCode(text, lines, runs), len(head), len(pieces[-1].text))
-    cut = {
-        instance.name: groups.explain(instance.kernel)
-        for instance in thunks.instances
-        if engines[instance.name][0] == "group"
-    }
-    lanes_of, no_lanes = ({}, {}) if in_lanes is None else in_lanes.explain(thunks.instances)
-    return HostCode(
-        text, lines, runs, program, thunks_at, engines, cut, parts, described, lanes_of, no_lanes
+    program = HostProgram(
+        preprocessed, only, group_loops, at_first_use, on_demand, is_sanitized, lanes, fibers
     )
+    return program.code()
+
+
+class HostProgram:
+    """A program as C++ for the host, without the launch code, for any of its kernels. Arguments and errors: see emit()."""
+
+    def __init__(
+        self,
+        preprocessed: Preprocessed,
+        only: Collection[str],
+        group_loops: bool,
+        at_first_use: Iterable[str],
+        on_demand: bool,
+        is_sanitized: bool,
+        lanes: bool,
+        fibers: bool,
+    ):
+        self.preprocessed = preprocessed
+        self._lines = lines = LineMap(
+            preprocessed.text, preprocessed.name, dict(preprocessed.sources)
+        )
+        self._fibers = fibers
+        self._lock = threading.Lock()  # several threads may compile kernels of it
+        with garbage_left(), errors_at(lines):
+            self._program = program = read_program(preprocessed, only, lines)
+            self._described = on_demand and _is_much(program)
+            left_out = _supported(program) if self._described else _leave_out(program, at_first_use)
+            self._rewritten, self._sites = rewrite_for_host(program)
+            if is_sanitized:
+                check_alignment(self._rewritten)
+            # Text that is only checked stays as it was written.
+            with_groups = group_loops and not self._described
+            self._groups = (
+                GroupLoops(self._rewritten, self._sites, GROUP_BUILTINS) if with_groups else None
+            )
+            self._in_lanes = LaneLoops(self._rewritten) if lanes and with_groups else None
+            self._parts = _parts(left_out, self._rewritten, lines)
+            self._thunks().engines()  # before the edits are applied, since group loops add edits
+            self._body, self._runs = self._rewritten.edits.apply()
+
+    def _thunks(self, only: Collection[str] = ()) -> Thunks:
+        return Thunks(
+            self._rewritten,
+            self._sites,
+            self._lines,
+            self.preprocessed.recorded,
+            self._groups,
+            self._described,
+            self._in_lanes,
+            self._fibers,
+            only,
+        )
+
+    def code(self, only: Collection[str] = ()) -> HostCode:
+        """Returns the program with launch code for the kernels named in `only` (none: all)."""
+        program, groups, lines = self._program, self._groups, self._lines
+        with self._lock, garbage_left(), errors_at(lines):
+            thunks = self._thunks(only)
+            engines = thunks.engines()
+            pieces = list(thunks.pieces(self._parts, self.preprocessed.language))
+
+        head = _HEAD + (_TEXTURES if program.mentions_textures else "")
+        head += _TENSORS if program.has_tensors else ""
+        head += _TABLES if "visible_function_table" in program.source.identifiers else ""
+        if "group" in {engine for engine, _ in engines.values()}:
+            head += (
+                "#include <msl/host/closures.h>\n"
+                if groups.has_closures
+                else "#include <msl/host/group.h>\n"
+            )
+        names = confinement.names_of_headers(program.source.words_at)
+        head += "".join(f"#undef {name}\n" for name in names)
+        head += accessors(self._rewritten.swizzles) + "namespace msl {\n"
+        text, runs, thunks_at = assemble(head, self._body, self._runs, pieces, lines)
+        _check_confinement(HostCode(text, lines, runs), len(head), len(pieces[-1].text))
+        cut = {
+            instance.name: groups.explain(instance.kernel)
+            for instance in thunks.instances
+            if engines[instance.name][0] == "group"
+        }
+        lanes_of, no_lanes = (
+            ({}, {}) if self._in_lanes is None else self._in_lanes.explain(thunks.instances)
+        )
+        return HostCode(
+            text,
+            lines,
+            runs,
+            program,
+            thunks_at,
+            engines,
+            cut,
+            self._parts,
+            self._described,
+            lanes_of,
+            no_lanes,
+        )
 
 
 def _is_much(program: Program) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from ...analysis import uses
 from ...analysis.program import (
@@ -130,8 +130,9 @@ class Thunks:
         described: bool = False,
         lanes: LaneLoops | None = None,
         fibers: bool = True,
+        only: Collection[str] = (),
     ):
-        """described: true if the table only describes the kernels. Their functions are there for the compiler to check,
+        """only: the names of the kernels to launch (none: all). described: true if the table only describes the kernels. Their functions are there for the compiler to check,
         and as nothing refers to them, it generates no code for them. fibers: true if the threads of kernels that have a
         group loop can also run on fibers."""
         self.groups = groups
@@ -144,7 +145,11 @@ class Thunks:
         self.edits = rewritten.edits
         self.lines = lines
         self._recorded = recorded
-        self.instances = [i for i in program.instances if not i.kernel.unsupported]
+        self.instances = [
+            i
+            for i in program.instances
+            if not i.kernel.unsupported and (not only or i.name in only)
+        ]
         self._described = described
         self._left_alone = flavours.left_alone({i.name for i in self.instances})
         self._placed: dict[int, set[str]] = {}
