@@ -155,6 +155,7 @@ class _InFunction:
         )
         self.scopes: FunctionScopes = self._calls.scopes_around(self._body)
         self._followed: set[int] = set()
+        self._around: dict[int, Use] = {}  # the conditions around nodes, by their ids
         self._local_names = program.local_names.setdefault(function, {})
 
     def uses(self, declaration: Declaration, is_pointer: bool = False) -> list[Use]:
@@ -262,16 +263,18 @@ class _InFunction:
 
     def _conditions(self, name) -> Use:
         """Returns the conditions around a use that the constants decide."""
-        found: list[Literal] = []
-        node, around = name, 0
+        node, steps = name, []
         while node.start_byte != self._body.start_byte or node.type != "compound_statement":
             parent = node.parent
-            around += 1
-            if parent is None or around > _MOST_AROUND:
+            if node.id in self._around or parent is None or len(steps) == _MOST_AROUND:
                 break
-            found += self._of_parent(node, parent)
+            steps.append((node, parent))
             node = parent
-        return tuple(found)
+        # Terms of a long sum have the same nodes around them, which take long to find.
+        found = self._around.get(node.id, ())
+        for node, parent in reversed(steps):
+            found = self._around[node.id] = (*self._of_parent(node, parent), *found)
+        return found
 
     def _of_parent(self, node, parent) -> list[Literal]:
         kind = parent.type
