@@ -198,7 +198,7 @@ def instructions_of_warpgroups(*types, **fields):
     return text, re.findall(r"wgmma\.mma_async\.sync\.aligned\.(\S+)", text)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.full
 @pytest.mark.parametrize("types", ALONG_K, ids="_".join)
 def test_on_compute_capability_9_0_other_factors_are_multiplied_together(types):

@@ -169,7 +169,7 @@ for of_types in ALONG_K.values():
     of_types.append(replace(of_types[0], m=128, n=64, k=32, transpose_right=True))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.full
 @pytest.mark.parametrize("types", ALONG_K, ids="_".join)
 @pytest.mark.parametrize("rows, columns, inner", [(256, 512, 640), (130, 264, 528), (65, 52, 42)])

@@ -372,6 +372,7 @@ def test_compiled_packed_sequences(backend):
 # ---- memory efficient attention -----------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @by_dtype
 @pytest.mark.parametrize("mask_type", [0, 1, 2])
 @pytest.mark.parametrize("with_bias", [False, True], ids=["plain", "bias"])

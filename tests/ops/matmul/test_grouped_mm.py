@@ -132,7 +132,7 @@ def test_groups_of_all_sizes(dtype, form, sizes, rest, body):
     assert torch.equal(grouped_mm(a, b, offs=offs), actual)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @forms
 @pytest.mark.parametrize("size", [1, 15, 17, 64, 65])
 def test_other_dimensions_around_the_tiles(form, size, body):

@@ -315,6 +315,7 @@ def gradients(function, tensors, cotangent):
     return torch.autograd.grad(function(*leaves), leaves, cotangent)
 
 
+@pytest.mark.sampled(2)
 @activations
 @with_dtypes(FLOATS)
 def test_gradients(activation, dtype, body):

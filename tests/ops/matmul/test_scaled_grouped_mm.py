@@ -160,7 +160,7 @@ def test_every_mix_of_formats_and_layout(form, of_left):
                 assert_right(torch._scaled_grouped_mm(left, right, *others), *wide)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("size", [1, 15, 17, 64, 65])
 def test_other_dimensions_around_the_tiles(form, size, body):
@@ -223,7 +223,7 @@ def of_groups_of_rows(sizes, rest, n, k, dtypes, block, of_scales, is_swizzled):
 
 
 @tensors_first
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("sizes", "rest"), SIZES, ids=str)
 @pytest.mark.parametrize("is_swizzled", [False, True])
 @pytest.mark.parametrize("formats", [(E4M3, E4M3), (E5M2, E4M3), (FP4, FP4)], ids=str)

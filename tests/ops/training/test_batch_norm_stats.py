@@ -113,6 +113,7 @@ def test_mean_and_variance_and_their_averages(shape, dtype):
         _check(x, running=running)
 
 
+@pytest.mark.sampled(2)
 @by_float
 @pytest.mark.usefixtures("taken_as_on")
 def test_inputs_of_every_layout(dtype):

@@ -81,7 +81,7 @@ def test_narrow_inputs_with_float32_parameters(name, dtype):
         _check(NORMS[name], [each, *parameters])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("name", NORMS)
 def test_parameters_of_the_inputs_dtype(name, dtype):
@@ -94,7 +94,7 @@ def test_parameters_of_the_inputs_dtype(name, dtype):
 
 # Of a simdgroup, of a threadgroup, and of threads with several packs; odd lengths have none. Threads keep elements of rows
 # in registers as far as they have some: rows of up to 1024 elements in a simdgroup, and of 16384 in a threadgroup.
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("gpu", [False, True])
 @pytest.mark.parametrize("length", [1, 7, 64, 1024, 1027, 1028, 5000, 20_000])
 def test_rows_of_any_length(length, gpu, tmp_path):
@@ -153,6 +153,7 @@ def test_groups_of_adjacent_channels(groups):
         )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("name", NORMS)
 def test_every_norm_as_on_a_gpu(name, dtype, tmp_path):
