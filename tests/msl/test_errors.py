@@ -3,6 +3,8 @@
 import pytest
 import torch
 from metalops import msl
+from metalops.msl.source.preprocess import preprocess
+from metalops.msl.targets.host.emit import emit
 
 HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
 
@@ -279,7 +281,7 @@ def test_positions_have_one_width():
 
 
 def test_an_error_that_nothing_leads_to_has_no_place_in_our_headers():
-    emitted = msl.build.emit(msl.build.preprocess("kernel void k(device float* o) {}\n"))
+    emitted = emit(preprocess("kernel void k(device float* o) {}\n"))
     output = "/somewhere/include/msl/simd.h:3:4: error: no template named 'msl::metal::a'\n"
     (found,) = msl.build.explain(output, "kernels.cpp", emitted)
     assert found.render() == "program_source:1: error: no template named 'metal::a'"

@@ -21,11 +21,13 @@ using namespace mpp::tensor_ops;
 
 
 def build(source: str, language: str = "4.0", layout: str = "apple10", optimize: int = 1):
-    """The kernel library of a source, of which HEADER comes first."""
+    """The kernel library of a source, of which HEADER comes first, for all engines."""
     from metalops import _host
 
     number = languages.number_of(language)
-    options = msl.Options(optimize=optimize, language=number, cooperative_layout=layout)
+    options = msl.Options(
+        optimize=optimize, language=number, cooperative_layout=layout, engines="all"
+    )
     return _host.Library(str(msl.compile_source(HEADER + source, options=options)))
 
 

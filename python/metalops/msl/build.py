@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from .. import _outputs
+from .. import _environment, _outputs
 from . import cache
 from .source import compiler, languages
 from .source.errors import Diagnostic, syntax_error
@@ -366,7 +366,7 @@ def _chosen(options: Options) -> Options:
     language = languages.current() if options.language is None else options.language
     layout = options.cooperative_layout or tensors.layout()
     engines = options.engines
-    if engines == "auto" and os.environ.get("METALOPS_ENGINE") == "fiber":
+    if engines == "auto" and _environment.value("METALOPS_ENGINE") == "fiber":
         engines = "all"
     return replace(options, language=language, cooperative_layout=layout, engines=engines)
 

@@ -157,7 +157,6 @@ def _forget() -> None:
     """In a forked child: the threads are those of the parent."""
     global _state
     _state = _State()
-    _program.cache_clear()  # with locks that those may have held
 
 
 def _end() -> None:

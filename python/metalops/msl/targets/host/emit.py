@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import fnmatch
 import re
-import threading
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+from .... import _locks
 from ...analysis import confinement
 from ...analysis.needed import Needed, only_code_tells_errors
 from ...analysis.program import Instance, Program
@@ -104,7 +104,7 @@ class HostProgram:
             preprocessed.text, preprocessed.name, dict(preprocessed.sources)
         )
         self._fibers = fibers
-        self._lock = threading.Lock()  # several threads may compile kernels of it
+        self._lock = _locks.lock()  # several threads may compile kernels of it
         with garbage_left(), errors_at(lines):
             self._program = program = read_program(preprocessed, only, lines)
             self._described = on_demand and _is_much(program)
