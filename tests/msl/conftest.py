@@ -1,6 +1,7 @@
 """Compiling and running small Metal programs on CPU tensors, without torch's classes in between."""
 
 import dataclasses
+import shutil
 import sys
 
 import pytest
@@ -33,6 +34,21 @@ class Program:
         program = Program.__new__(Program)
         program.library = self.library.specialise(values)
         return program
+
+
+@pytest.fixture(params=["g++", "clang++"])
+def compiler(request, monkeypatch):
+    """The name of each compiler that is installed, which kernels are compiled with: half is a class under some of them."""
+    from metalops.msl.source import compiler
+
+    names = [request.param]
+    if request.param == "clang++":
+        names += [n[0] for n in compiler._candidates() if n[0].startswith("clang++-")]
+    name = next((n for n in names if shutil.which(n)), None)
+    if name is None:
+        pytest.skip(f"{request.param} is not installed")
+    monkeypatch.setenv("CXX", name)
+    return name
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 Every program is compiled with each compiler that is installed, because half is a class under some of them.
 """
 
-import shutil
-
 import pytest
 import torch
 from metalops.msl import emit_source
@@ -14,20 +12,6 @@ template <typename A, typename B> struct same { static constexpr constant bool v
 template <typename A> struct same<A, A> { static constexpr constant bool value = true; };
 #define TYPE(expression, T) same<decltype(expression), T>::value
 """
-
-
-@pytest.fixture(params=["g++", "clang++"])
-def compiler(request, monkeypatch):
-    from metalops.msl.source import compiler
-
-    names = [request.param]
-    if request.param == "clang++":
-        names += [n[0] for n in compiler._candidates() if n[0].startswith("clang++-")]
-    name = next((n for n in names if shutil.which(n)), None)
-    if name is None:
-        pytest.skip(f"{request.param} is not installed")
-    monkeypatch.setenv("CXX", name)
-    return name
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from .. import _environment, _outputs
 from . import cache
+from .dialect.anonymous_members import PREFIX
 from .source import compiler, languages
 from .source.errors import Diagnostic, syntax_error
 from .source.paths import HEADERS, files_for
@@ -306,6 +307,8 @@ _AMBIGUOUS_OF_LANES = re.compile(
 def readable(message: str) -> str:
     """Rewrites a compiler's message about emitted code in words of the user's source."""
     message = message.replace("‘", "'").replace("’", "'")
+    message = re.sub(rf" [({{]aka '{PREFIX}(\w+)<void>'[)}}]", "", message)
+    message = re.sub(rf"\b{PREFIX}(\w+)(<void>)?", r"\1", message)
     message = re.sub(r"'(?:[\w:]*::)?msl_\w+' [({]aka ('[^']*')[)}]", r"\1", message)
     message = re.sub(r"; did you mean '(?:[\w:]*::)?msl_\w+'\?", "", message)
     message = re.sub(r"\bmsl_is_defined_(\w+)", r"is_function_constant_defined(\1)", message)

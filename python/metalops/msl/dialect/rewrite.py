@@ -15,6 +15,7 @@ from ..analysis.program import (
     parameter_ranges,
 )
 from .address_spaces import AddressSpaces
+from .anonymous_members import anonymous_members
 from .deduced_values import deduced_values
 from .duplicates import remove_duplicates
 from .edits import Edits
@@ -71,6 +72,7 @@ def rewrite(
     FunctionConstants(rewritten, compiled_in).run()
     member_specialisations(rewritten)
     _enumerations(rewritten)
+    anonymous_members(rewritten)
     _linkage(rewritten)
     _vector_widths(rewritten)
     _functions_of_other_stages(rewritten)

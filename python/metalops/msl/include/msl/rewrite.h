@@ -21,6 +21,12 @@ struct plain<T&> : plain<T> {};
 template <class T>
 struct plain<T&&> : plain<T> {};
 
+// T, which the compiler learns only where a template of U is instantiated.
+template <class T, class U>
+struct dependent {
+  typedef T type;
+};
+
 template <class T>
 inline constexpr bool is_vector_type = false;
 template <class T, int N>
