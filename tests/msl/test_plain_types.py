@@ -52,6 +52,54 @@ def test_a_class_with_an_anonymous_struct_is_an_aggregate(compiler, program):
     assert out.tolist() == [2, 4, 7, 8]
 
 
+# Functions of which `f` is called with a half and a bfloat, and what it returns; what C++ finds ambiguous, and what it does not.
+COMPLEX = """struct complex { float re, im;
+  template <typename T, typename = enable_if_t<is_convertible_v<T, float>>> complex(T x) thread : re(x), im(0) {} };"""
+OVERLOADS = {
+    "float bfloat": ("float f(float) { return 1; } float f(bfloat) { return 2; }", (1, 2)),
+    "float half": ("float f(float) { return 1; } float f(half) { return 2; }", (2, 1)),
+    "float class": (COMPLEX + "float f(float) { return 1; } float f(complex) { return 2; }", (1, 1)),
+    "float bfloat class": (
+        COMPLEX + "float f(float) { return 1; } float f(bfloat) { return 2; } float f(complex) { return 3; }",
+        (1, 2),
+    ),
+    "float int": ("float f(float) { return 1; } float f(int) { return 2; }", (1, 1)),
+    "float uint": ("float f(float) { return 1; } float f(uint) { return 2; }", (1, 1)),
+    "float vector": ("float f(float) { return 1; } float f(float4) { return 2; }", (1, 1)),
+    "half vectors": (
+        "float f(half) { return 1; } float f(half4) { return 2; } float f(float) { return 3; } float f(float4) { return 4; }",
+        (1, 3),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("overloads", OVERLOADS)
+def test_half_and_bfloat_choose_among_overloads_as_numbers(compiler, program, overloads):
+    source, expected = OVERLOADS[overloads]
+    kernel = "kernel void k(device float* out, device half* h, device bfloat* b) { out[0] = f(*h); out[1] = f(*b); }"
+    out = torch.zeros(2)
+    h, b = (torch.ones(1, dtype=dtype) for dtype in (torch.float16, torch.bfloat16))
+    program(source + kernel).launch("k", out, h, b, grid=1)
+    assert tuple(out.tolist()) == expected
+
+
+def test_each_argument_chooses_among_overloads_as_a_number(compiler, program):
+    source = """
+    namespace mine {
+    float f(float a, float b) { return a - b; }
+    float4 f(float4 a, float4 b) { return a + b; }
+    }
+    template <typename T> float g(T a, float b) { return mine::f(a, b) + 10 * mine::f(a, a + a); }
+    kernel void k(device float* out, device half* h, device bfloat* b) {
+      using namespace mine;
+      out[0] = f(*h, *h) + f(2, *h); out[1] = f(*h, *b); out[2] = g(*h, 1); out[3] = f(float4(1), *h).x;
+    }"""
+    out = torch.zeros(4)
+    h, b = torch.tensor([3.0], dtype=torch.float16), torch.tensor([1.0], dtype=torch.bfloat16)
+    program(source).launch("k", out, h, b, grid=1)
+    assert out.tolist() == [-1, 2, 2 - 30, 4]
+
+
 def test_errors_name_a_class_as_the_program_does(compiler):
     from metalops import msl
 

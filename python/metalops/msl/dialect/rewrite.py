@@ -22,6 +22,7 @@ from .edits import Edits
 from .expressions import Expressions
 from .function_constants import Derived, FunctionConstants
 from .member_specialisations import member_specialisations
+from .promotions import promotions
 
 _VECTOR_WIDTH = re.compile(r"\b(?:packed_)?vec\s*<[^<>]*,\s*([A-Za-z_]\w*)\s*>")
 
@@ -73,6 +74,7 @@ def rewrite(
     member_specialisations(rewritten)
     _enumerations(rewritten)
     anonymous_members(rewritten)
+    promotions(rewritten)
     _linkage(rewritten)
     _vector_widths(rewritten)
     _functions_of_other_stages(rewritten)

@@ -27,6 +27,16 @@ struct dependent {
   typedef T type;
 };
 
+// For calls in which a half or bfloat chooses among overloads as a float does.
+template <class T>
+inline constexpr bool is_promoted = msl_impl::same<T, half> || msl_impl::same<T, bfloat>;
+template <class... T>
+using if_promoted = metal::enable_if_t<(is_promoted<T> || ...)>;
+template <class T>
+MSL_INLINE constexpr metal::conditional_t<is_promoted<T>, float, T> promoted(T value) {
+  return value;
+}
+
 template <class T>
 inline constexpr bool is_vector_type = false;
 template <class T, int N>
