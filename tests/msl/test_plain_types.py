@@ -100,6 +100,30 @@ def test_each_argument_chooses_among_overloads_as_a_number(compiler, program):
     assert out.tolist() == [-1, 2, 2 - 30, 4]
 
 
+@pytest.mark.parametrize("engine", ["group", "fiber"])
+def test_elements_are_designated_in_any_order_and_by_ranges(compiler, program, engine):
+    source = """
+    constant float table[4] = {[2] = 1.0f, 5, [0] = 2};
+    constant half2 pairs[] = {[1] = {1, 2}, [3] = half2(3)};
+    template <int Q> float sum(half x) {
+      float s[Q] = { [0 ... Q-1] = 0.5h }, m[Q] = { [ 0 ... Q - 1 ] = -1 };
+      const half c[Q + 3] = { x, 2, [3] = x, 7 };
+      float total = 0;
+      for (int i = 0; i < Q; ++i) total += s[i] + m[i] + c[i + 1];
+      return total;
+    }
+    kernel void k(device float* out, uint t [[thread_position_in_threadgroup]]) {
+      float v[3] = {[0 ... 2] = float(t)};
+      float w[2] = {[t & 1] = simd_sum(v[0])};
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      out[t] = w[0] + 100 * w[1] + table[t] + pairs[t].y;
+      if (t == 0) out[4] = sum<2>(3) + sum<3>(1);
+    }"""
+    out = torch.zeros(5)
+    program(source).launch("k", out, grid=4, engine=engine)
+    assert out.tolist() == [6 + 2, 600 + 2, 6 + 1, 600 + 5 + 3, (2 - 1) + (2 + 1 - 1.5)]
+
+
 def test_errors_name_a_class_as_the_program_does(compiler):
     from metalops import msl
 

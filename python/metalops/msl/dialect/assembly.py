@@ -19,6 +19,7 @@ from ..source.locations import LineMap
 from ..source.parse import unbalanced_bracket
 from ..source.preprocess import Preprocessed
 from .async_copies import with_copies
+from .designators import with_elements
 from .rewrite import Rewritten
 from .space_copies import separated
 from .split_declarations import with_split_declarations
@@ -96,6 +97,7 @@ def read_program(
         raise ProgramError(reserved_name(name), offset)
     program = with_parameters(program, lines)
     program = with_copies(program, lines)
+    program = with_elements(program, lines)
     program = with_split_declarations(program, lines)
     left_out = program.left_out
     program = separated(program, lines)
