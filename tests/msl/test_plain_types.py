@@ -140,3 +140,29 @@ def test_a_class_that_may_be_no_alias_stays_as_it_is():
         "kernel void k(device float* out) { struct c { struct { half x; }; }; c mine; out[0] = mine.x; }"
     )
     assert "msl_of_" not in emit_source(HEADER + source)
+
+
+ONLY_CLANG = {
+    "a class in a function": "struct c { struct { half x; }; }; c mine; mine.x = 1; out[0] = mine.x;",
+    "fields out of order": "pair p = {.b = 1, .a = 2}; out[0] = p.b;",
+    "constant positions": "out[0] = table[second];",
+}
+
+
+@pytest.mark.parametrize("construct", ONLY_CLANG)
+def test_an_error_says_that_clang_takes_what_gnu_refuses(compiler, program, construct):
+    source = f"""
+    struct pair {{ float a, b; }};
+    enum {{ first, second }};
+    {"constant float table[2] = {[second] = 1, [first] = 2};" if construct == "constant positions" else ""}
+    kernel void k(device float* out) {{ {ONLY_CLANG[construct]} }}"""
+    if compiler == "g++":
+        with pytest.raises(
+            SyntaxError, match=r"g\+\+ refuses this and clang\+\+ takes it"
+        ) as raised:
+            program(source)
+        assert raised.value.lineno > 1
+        return
+    out = torch.zeros(1)
+    program(source).launch("k", out, grid=1)
+    assert out.tolist() == [1]

@@ -26,7 +26,7 @@ from .targets.host.token_lines import one_token_a_line
 
 _DIAGNOSTIC = re.compile(
     r"^(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+): "
-    r"(?P<kind>(?:fatal )?error|note|warning): (?P<message>.*)$"
+    r"(?P<kind>(?:fatal )?error|sorry, unimplemented|note|warning): (?P<message>.*)$"
 )
 _GNU_CONTEXT = re.compile(r"^(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+):\s+required from")
 _UNDEFINED = re.compile(r"undefined (?:reference to [`']|symbol: )([^'\n]+)")
@@ -250,7 +250,7 @@ def explain(output: str, path: str, emitted: HostCode) -> list[Diagnostic]:
         position = None
         if match["file"] == path:
             position = emitted.position(int(match["line"]), int(match["column"]))
-        if "error" in match["kind"]:
+        if match["kind"] not in ("note", "warning"):
             if match["file"] == path and position is None and context is None:
                 position = emitted.position_before(int(match["line"]), int(match["column"]))
             message = readable(match["message"])
@@ -303,6 +303,15 @@ _AMBIGUOUS_OF_LANES = re.compile(
     r"call (?:of overloaded|to) '((?:simd|quad)_\w+)[^']*' is ambiguous"
 )
 
+# Messages of g++ alone, about constructs that are not rewritten for it where they stand.
+_REFUSED_BY_GNU = re.compile(
+    r"with constructor not allowed in anonymous aggregate|non-trivial designated initializers not supported"
+    r"|designator order for field '.*' does not match declaration order"
+)
+_TAKEN_BY_CLANG = (
+    "g++ refuses this and clang++ takes it: install clang++ 15 or newer, or name it in $CXX"
+)
+
 
 def readable(message: str) -> str:
     """Rewrites a compiler's message about emitted code in words of the user's source."""
@@ -314,6 +323,8 @@ def readable(message: str) -> str:
     message = re.sub(r"\bmsl_is_defined_(\w+)", r"is_function_constant_defined(\1)", message)
     message = re.sub(r"(?:::)?\bmsl::(?:impl|msl_\w+)::", "", message)
     message = re.sub(r"(?<![\w:])(?:::)?msl::", "", message)
+    if _REFUSED_BY_GNU.search(message):
+        return f"{message}; {_TAKEN_BY_CLANG}"
     deleted = _NOT_OF_LANES.search(message)
     if deleted:
         return f"{deleted[1]} {_NOT_TAKEN}"
