@@ -91,7 +91,10 @@ def main() -> int:
 
     for mode, bits in (("affine", 4), ("affine", 8), ("affine", 2), ("affine", 3), ("mxfp4", 4), ("nvfp4", 4), ("mxfp8", 8), ("nf4", 4), ("fp4", 4)):  # fmt: skip
         sets = weights_of(size, mode, bits)
-        for rows in (1, 2, 8, 16, 512) if (mode, bits) == ("affine", 4) else (1, 8, 16):
+        more = (128, 256, 512) if bits in (2, 4, 8) else ()
+        if (mode, bits) == ("affine", 4):
+            more = (2, 17, 32, 64, *more, 1024)
+        for rows in (1, 8, 16, *more):
             x = torch.randn(rows, size, device="cuda", dtype=torch.half)
             calls = [partial(ops.quantized_linear, x, *w, mode=mode, bits=bits) for w in sets]
             report(f"{mode} {bits} bits", x, calls, sets[0][0].nbytes)

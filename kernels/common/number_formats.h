@@ -11,6 +11,9 @@ namespace formats {
 // immediate and need not be loaded for every code. size: any non-negative number.
 inline uint exponent_of(int size) { return 0x4b000000u | static_cast<uint>(size) >> 31; }
 
+// Likewise any bits. exponent: the result of exponent_of().
+inline uint kept(uint bits, uint exponent) { return exponent == 0x4b000000u ? bits : 1u; }
+
 // A format has `bits`, the size of a code, and decode(code), its value, which float represents
 // exactly.
 

@@ -290,7 +290,8 @@ gguf_skinny_simdgroup_matrix(device T* result [[buffer(0)]], device const T* lef
   const int row = static_cast<int>(group / across) * EIGHTS * 8;
   const int column = static_cast<int>(group % across) * TILES * 8;
   const auto own = matmul::elements_of_lane(lane);
-  const uint of_halves = metalops::formats::exponent_of(p.inner) ^ 0x4b000000u ^ 0x64006400u;
+  const uint of_halves =
+      metalops::formats::kept(0x64006400u, metalops::formats::exponent_of(p.inner));
   const int pieces = p.inner / 32;
   const bool has_vectors = p.right.line_bytes % 16 == 0;
   simdgroup_float8x8 sums[EIGHTS][TILES];

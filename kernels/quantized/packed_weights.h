@@ -196,26 +196,58 @@ inline void unpack(thread EightOfLines<LINES>& values, thread const Blocks<Forma
   }
 }
 
-// A copy of a format's table for each bank of threadgroup memory, so that lanes do not wait for
-// each other: lane l reads from element l on, value `code` at 32 * code.
+// Copies of a format's table of pairs, the values of both codes of a byte as it is stored, so that
+// lanes do not wait for each other: each reads from its copy on, of byte b at kPairCopies * b.
+#if defined(__METALOPS_MATRIX_PAIRS__)
+constant constexpr int kPairCopies = 16;
+#else
+constant constexpr int kPairCopies = 2;  // Apple's GPUs have less memory
+#endif
+template <typename Format, typename T>
+inline void fill_pairs(threadgroup::metal::vec<T, 2>* table, uint thread_index, uint threads) {
+  for (uint i = thread_index; i < 256 * kPairCopies; i += threads) {
+    const uint codes = Format::finish(i / kPairCopies);
+    table[i] = ::metal::vec<T, 2>(static_cast<T>(Format::unscaled(codes & 15u, 0u)),
+                                  static_cast<T>(Format::unscaled(codes >> 4 & 15u, 0u)));
+  }
+}
+// own: the lane's copy.
+template <typename T, typename Format, int LINES>
+inline ::metal::vec<T, 2> pair_of_byte(thread const Blocks<Format, LINES>& blocks, int line, int i,
+                                       int byte, threadgroup const ::metal::vec<T, 2>* own) {
+  return own[(blocks.words[i][line] >> (8 * byte) & 255u) * kPairCopies];
+}
+template <typename Format, int LINES>
+inline void unpack_by_pairs(thread EightOfLines<LINES>& values,
+                            thread const Blocks<Format, LINES>& blocks, int i,
+                            threadgroup const float2* own) {
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+#pragma unroll
+    for (int line = 0; line < LINES; ++line) {
+      const float2 pair = pair_of_byte(blocks, line, i, j, own);
+      values.of[2 * j][line] = pair.x;
+      values.of[2 * j + 1][line] = pair.y;
+    }
+  }
+}
+
+#if defined(__METALOPS_MATRIX_PAIRS__)
+
+// A lane's copy of a format's table of pairs, if it has one.
+struct LaneTable {
+  threadgroup const half2* own;
+};
+
+#else
+
+// A copy of a format's table for each bank of threadgroup memory: lane l reads from element l on,
+// value `code` at 32 * code.
 constant constexpr int kTableSize = 16 * 32;
 template <typename Format>
 inline void fill_table(threadgroup float* table, uint thread_index, uint threads) {
   for (uint i = thread_index; i < kTableSize; i += threads) {
     table[i] = Format::unscaled(i / 32, 0u);
-  }
-}
-
-template <typename Format, int LINES>
-inline void unpack_by_table(thread EightOfLines<LINES>& values,
-                            thread const Blocks<Format, LINES>& blocks, int i,
-                            threadgroup const float* own) {
-#pragma unroll
-  for (int e = 0; e < 8; ++e) {
-#pragma unroll
-    for (int line = 0; line < LINES; ++line) {
-      values.of[e][line] = own[blocks.code(8 * i + e, line) * 32];
-    }
   }
 }
 
@@ -241,8 +273,31 @@ inline float value_in_table(thread const Blocks<Format, LINES>& blocks, int i, i
       reinterpret_cast<threadgroup const uchar*>(table.values) + (place | table.lane * 4u));
 }
 
-// The functions two_values dequantise codes 8 i + e and 8 i + e + 4 of a line to T, for e < 4.
-// table: if the format has one.
+#endif
+
+inline half2 product_of(half2 x, half2 y) { return ::metal::fma(x, y, half2(-0.0h)); }
+// A scale that is no normal half is two factors, the second 2^-14: halves would round it.
+inline half2 second_factor(bool is_small) {
+  return ::metal::as_type<half2>(is_small ? 0x04000400u : 0x3c003c00u);
+}
+inline half2 scaled_by_float(half2 values, float scale) {
+  const bool is_small = scale < 0x1p-14f;
+  const half2 first = half2(static_cast<half>(is_small ? scale * 0x1p14f : scale));
+  return product_of(product_of(values, first), second_factor(is_small));
+}
+
+// How far apart the codes are that are dequantised together.
+template <typename Format>
+constexpr int distance_of_two() {
+#if defined(__METALOPS_MATRIX_PAIRS__)
+  return Format::has_table ? 1 : 4;
+#else
+  return 4;
+#endif
+}
+
+// The functions two_values dequantise codes 8 i + e and 8 i + e + 4 of a line to T, for e < 4, or,
+// of those one apart, codes 8 i + 2 e and 8 i + 2 e + 1. table: if the format has one.
 template <typename T, typename Format, int LINES>
 inline void two_values(thread::metal::vec<T, 2>& values, thread const Blocks<Format, LINES>& blocks,
                        int line, int i, int e, float scale, T bias, uint exponent, LaneTable) {
@@ -253,6 +308,21 @@ inline void two_values(thread::metal::vec<T, 2>& values, thread const Blocks<For
   }
 }
 
+#if defined(__METALOPS_MATRIX_PAIRS__)
+inline void scale_halves(thread half2& values, half2 codes, float scale) {
+  values = scaled_by_float(codes, scale);
+}
+inline void scale_halves(thread::metal::vec<bfloat, 2>& values, half2 codes, float scale) {
+  values = ::metal::vec<bfloat, 2>(static_cast<bfloat>(static_cast<float>(codes.x) * scale),
+                                   static_cast<bfloat>(static_cast<float>(codes.y) * scale));
+}
+template <typename T, typename Format, int LINES>
+inline void two_of_table(thread::metal::vec<T, 2>& values,
+                         thread const Blocks<Format, LINES>& blocks, int line, int i, int e,
+                         float scale, LaneTable table) {
+  scale_halves(values, pair_of_byte(blocks, line, i, e, table.own), scale);
+}
+#else
 template <typename T, typename Format, int LINES>
 inline void two_of_table(thread::metal::vec<T, 2>& values,
                          thread const Blocks<Format, LINES>& blocks, int line, int i, int e,
@@ -262,6 +332,7 @@ inline void two_of_table(thread::metal::vec<T, 2>& values,
     values[j] = static_cast<T>(value_in_table(blocks, 8 * i + e + 4 * j, line, table) * scale);
   }
 }
+#endif
 template <typename T, int LINES>
 inline void two_values(thread::metal::vec<T, 2>& values,
                        thread const Blocks<NormalFloat4, LINES>& blocks, int line, int i, int e,
@@ -275,7 +346,7 @@ inline void two_values(thread::metal::vec<T, 2>& values, thread const Blocks<Flo
 }
 
 // Integers become the low mantissa bits of the half 1024, two at once.
-inline uint two_halves(uint exponent) { return exponent ^ 0x4b000000u ^ 0x64006400u; }
+inline uint two_halves(uint exponent) { return formats::kept(0x64006400u, exponent); }
 inline half2 two_integers(uint codes, float scale, half bias, uint exponent) {
   const half2 values = ::metal::fma(::metal::as_type<half2>(codes | two_halves(exponent)),
                                     half2(1.0h), half2(-1024.0h));
@@ -371,8 +442,9 @@ struct Vector<4> {
   static inline uint word(uint4 vector, int i) { return vector[i]; }
 };
 
-// Loads 32 codes of one line from `from` on with the widest vector loads.
-template <typename Format, int LINES>
+// Loads 32 codes of one line from `from` on with the widest vector loads. IS_STORED: as they are
+// stored, for a table of pairs.
+template <bool IS_STORED = false, typename Format, int LINES>
 inline void load(thread Blocks<Format, LINES>& blocks, int line, device const uchar* from) {
   typedef Vector<Format::bits % 4 == 0 ? 4 : Format::bits % 2 == 0 ? 2 : 1> V;
 #pragma unroll
@@ -380,7 +452,8 @@ inline void load(thread Blocks<Format, LINES>& blocks, int line, device const uc
     const typename V::type vector = reinterpret_cast<device const typename V::type*>(from)[i];
 #pragma unroll
     for (int j = 0; j < V::words; ++j) {
-      blocks.words[i * V::words + j][line] = Format::finish(V::word(vector, j));
+      const uint word = V::word(vector, j);
+      blocks.words[i * V::words + j][line] = IS_STORED ? word : Format::finish(word);
     }
   }
 }

@@ -209,7 +209,7 @@ struct LinesOfRow {
             device const T* biases_of_groups, uint line_bytes, uint line_scales) thread {
 #pragma unroll
     for (int c = 0; c < LINES; ++c) {
-      packed::load(blocks, c, codes + c * line_bytes);
+      packed::load<Format::has_table>(blocks, c, codes + c * line_bytes);
       device const StoredScale* const of_line = of_groups + c * line_scales;
       scales[0][c] = of_line[0];
       scales[1][c] = Format::has_short_groups ? of_line[1] : scales[0][c];
@@ -238,7 +238,7 @@ template <typename T, typename Format, int LINES>
 inline void add_products(thread float (&sums)[LINES],
                          thread const LinesOfRow<T, Format, LINES>& now,
                          thread const float (&inputs)[32], uint exponent,
-                         threadgroup const float* table) {
+                         threadgroup const float2* table) {
   constexpr int halves = Format::has_short_groups ? 2 : 1;
 #pragma unroll
   for (int h = 0; h < halves; ++h) {
@@ -251,7 +251,7 @@ inline void add_products(thread float (&sums)[LINES],
     for (int i = h * 4 / halves; i < (h + 1) * 4 / halves; ++i) {
       packed::EightOfLines<LINES> weights;
       if (Format::has_table) {
-        packed::unpack_by_table(weights, now.blocks, i, table);
+        packed::unpack_by_pairs(weights, now.blocks, i, table);
       } else {
         packed::unpack(weights, now.blocks, i, exponent);
       }
@@ -287,12 +287,13 @@ template <typename T, typename Format>
   // Registers hold one line of long codes.
   constexpr int together = Format::bits <= 4 ? gemv::kTogether : 1;
   threadgroup float parts[gemv::kMostParts * 32];
-  threadgroup float table[Format::has_table ? packed::kTableSize : 1];
+  threadgroup float2 table[Format::has_table ? 256 * packed::kPairCopies : 1];
   if (Format::has_table) {
-    packed::fill_table<Format>(table, simdgroup * 32 + lane, simdgroups * 32);
+    packed::fill_pairs<Format>(table, simdgroup * 32 + lane, simdgroups * 32);
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
-  threadgroup const float* const of_lane = table + (Format::has_table ? lane : 0u);
+  threadgroup const float2* const of_lane =
+      table + (Format::has_table ? lane % packed::kPairCopies : 0u);
   const uint line_bytes = static_cast<uint>(p.right.line_bytes);
   const uint line_scales = static_cast<uint>(p.right.line_scales);
   const int k = static_cast<int>(simdgroup * 32 + lane) * 32;
@@ -364,7 +365,8 @@ struct LinesOfTiles {
     const uint next_group = static_cast<uint>((k + 16) >> group_shift);
 #pragma unroll
     for (int t = 0; t < TILES; ++t) {
-      packed::load(blocks, t, codes[t] + static_cast<uint>(k / 8 * Format::bits));
+      packed::load<packed::distance_of_two<Format>() == 1>(
+          blocks, t, codes[t] + static_cast<uint>(k / 8 * Format::bits));
       scales[0][t] = Scale::value(of_groups[t][group]) * Format::factor;
       scales[1][t] = Format::has_short_groups
                          ? Scale::value(of_groups[t][next_group]) * Format::factor
@@ -385,13 +387,24 @@ quantized_matmul_skinny_simdgroup_matrix(
     device const int64_t* right_index [[buffer(8)]], constant QuantizedProduct& p [[buffer(9)]],
     device ErrorMessages* errors [[buffer(10)]], uint group [[threadgroup_position_in_grid]],
     uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
-  typedef skinny::RowsOfX<T, EIGHTS, 4> RowsOfX;
+  constexpr int distance = packed::distance_of_two<Format>();
+  typedef skinny::RowsOfX<T, EIGHTS, distance> RowsOfX;
   threadgroup float parts[skinny::kSplits][EIGHTS * TILES * 64];
-  threadgroup float table[Format::has_table ? packed::kTableSize : 1];
+#if defined(__METALOPS_MATRIX_PAIRS__)
+  threadgroup half2 pairs[Format::has_table ? 256 * packed::kPairCopies : 1];
   if (Format::has_table) {
-    packed::fill_table<Format>(table, simdgroup * 32 + lane, skinny::kSplits * 32);
+    packed::fill_pairs<Format>(pairs, simdgroup * 32 + lane, skinny::kSplits * 32);
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
+  const packed::LaneTable table{pairs + (Format::has_table ? lane % packed::kPairCopies : 0u)};
+#else
+  threadgroup float values[Format::has_table ? packed::kTableSize : 1];
+  if (Format::has_table) {
+    packed::fill_table<Format>(values, simdgroup * 32 + lane, skinny::kSplits * 32);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+  const packed::LaneTable table{values, lane};
+#endif
   const uint across = (static_cast<uint>(p.columns) + TILES * 8 - 1) / (TILES * 8);
   const uint down = (static_cast<uint>(p.rows) + EIGHTS * 8 - 1) / (EIGHTS * 8);
   const int64_t pair = group / across / down;
@@ -432,8 +445,7 @@ quantized_matmul_skinny_simdgroup_matrix(
         for (int t = 0; t < TILES; ++t) {
           vec<T, 2> two;
           packed::two_values(two, lines.blocks, t, step / 4, step % 4 + s,
-                             lines.scales[step / 8][t], lines.biases[t], exponent,
-                             packed::LaneTable{table, lane});
+                             lines.scales[step / 8][t], lines.biases[t], exponent, table);
           a[s][t].thread_elements() = two;
         }
       }
@@ -796,14 +808,8 @@ template <typename T, typename Format, int LINES, int ROWS, int SPLITS>
     device const float* global_scale [[buffer(6)]], device const int64_t* left_index [[buffer(7)]],
     device const int64_t* right_index [[buffer(8)]], constant QuantizedProduct& p [[buffer(9)]],
     device ErrorMessages* errors [[buffer(10)]], uint group [[threadgroup_position_in_grid]],
-    uint index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint lane [[thread_index_in_simdgroup]]) {
+    uint simdgroup [[simdgroup_index_in_threadgroup]]) {
   using namespace mpp::tensor_ops;
-  threadgroup float table[Format::has_table ? packed::kTableSize : 1];
-  if (Format::has_table) {
-    packed::fill_table<Format>(table, index, LINES * 2 * SPLITS);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-  }
   const uint across = (static_cast<uint>(p.columns) + LINES - 1) / LINES;
   const uint down = (static_cast<uint>(p.rows) + ROWS - 1) / ROWS;
   const int64_t pair = group / across / down;
@@ -830,7 +836,7 @@ template <typename T, typename Format, int LINES, int ROWS, int SPLITS>
   matmul::clear(sums);
   const auto lines = packed::coded_lines<T, Format>(
       packed::matrix_of<T>(codes, scales, biases, 1.0f, p.right, of.right), line, p.columns - 1,
-      first, packed::LaneTable{table, lane});
+      first);
   ::mpp::tensor_ops::run_coded<SPLITS>(operation, lines, x, inner, sums);
   if (split == 0) {
     const packed::FinishLine<T> finish{bias, packed::global_factor(global_scale, p.right), line,
@@ -849,7 +855,7 @@ template <typename T, typename Format, int LINES, int ROWS, int SPLITS>
   REGISTER_KERNEL("quantized_matmul_lines_128_" #NAME "_" #T, quantized_matmul_lines, T,   \
                   __VA_ARGS__, 64, 128, 2);                                                \
   REGISTER_KERNEL("quantized_matmul_lines_256_" #NAME "_" #T, quantized_matmul_lines, T,   \
-                  __VA_ARGS__, 64, 256, 1);                                                \
+                  __VA_ARGS__, 128, 128, 1);                                               \
   REGISTER_KERNEL("quantized_matmul_lines_large_" #NAME "_" #T, quantized_matmul_lines, T, \
                   __VA_ARGS__, 128, 256, 1)
 #define REGISTER_LINES_OF(T)                    \

@@ -18,7 +18,7 @@ constant constexpr int kSplits = 8;
 constant constexpr int kMostThreads = 512;
 
 // Each lane has so many steps, two of its codes each: those that lie DISTANCE apart in the lane's
-// 32 elements.
+// 32 elements. 1 is for pairs of matrices, whose elements of x are words as they are loaded.
 constant constexpr int kSteps = 16;
 
 template <int DISTANCE>
@@ -57,7 +57,8 @@ struct RowsOfX {
       }
 #pragma unroll
       for (int i = 0; i < kSteps; ++i) {
-        const int at = (first_of_step<DISTANCE>(i / 2 * 2) + i % 2 * DISTANCE) / 2;
+        const int at =
+            DISTANCE == 1 ? i : (first_of_step<DISTANCE>(i / 2 * 2) + i % 2 * DISTANCE) / 2;
         words[r][i % 2][i / 2] = all[at / 4][at % 4];
       }
 #else
@@ -99,8 +100,10 @@ struct RowsOfX {
   inline void take(thread::metal::simdgroup_matrix<T, 8, 8>& b, int r, int step) const thread {
     const uint x = words[r][0][step / 2];
     const uint y = words[r][1][step / 2];
-    b.thread_elements() = ::metal::as_type<::metal::vec<T, 2>>(
-        step % 2 == 0 ? (x & 0xffffu) | y << 16 : x >> 16 | (y & 0xffff0000u));
+    const uint of_step = DISTANCE == 1   ? words[r][step % 2][step / 2]
+                         : step % 2 == 0 ? (x & 0xffffu) | y << 16
+                                         : x >> 16 | (y & 0xffff0000u);
+    b.thread_elements() = ::metal::as_type<::metal::vec<T, 2>>(of_step);
   }
 };
 

@@ -27,4 +27,5 @@ def test_weights_are_decoded_to_registers_that_tensor_cores_read(kernel, rows, o
     assert len(left) >= 16 and set(left) == {"{"}
     for instruction in ("cp.async.bulk.tensor", "cp.async.cg", "movmatrix"):
         assert instruction in entry
+    assert ("cvt.rn.f16x2.e4m3x2" in entry) == ("mxfp8" in kernel)
     assert len(re.findall(r"st\.shared\.f32", entry)) == (rows // 2 if others else 0)

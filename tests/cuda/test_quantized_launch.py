@@ -120,6 +120,42 @@ def test_many_rows(kind, dtype, kernels):
             assert kernels.pop().startswith("quantized_matmul_lines_")
 
 
+@pytest.mark.parametrize(
+    "kind", [("mxfp4", 4, 32), ("mxfp8", 8, 32), ("nvfp4", 4, 16), ("nf4", 4, 64)], ids=str
+)
+@pytest.mark.parametrize("power", [-20, -13, 4])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_small_and_large_scales(kind, power, dtype):
+    """Products are no further from the exact ones than those of weights that are rounded once, small halves included."""
+    mode, bits, group_size = kind
+    about = {"mode": mode, "bits": bits, "group_size": group_size}
+    weight = packing.make((77, 1024), torch.float32, seed=3).cuda() * 2.0**power
+    weights = ops.quantize(weight, **about)
+    exact, rounded = (
+        ops.dequantize(*weights, **about, dtype=of).double().cpu().T
+        for of in (torch.float32, dtype)
+    )
+    for rows in (16, 40):
+        x = packing.make((rows, 1024), dtype, seed=rows) * (16 if power < 0 else 1)
+        actual = ops.quantized_linear(x.cuda(), *weights, **about).double().cpu()
+        expected = x.double() @ exact
+        allowed = (
+            products.TOLERANCES[dtype] * expected.norm() + (x.double() @ rounded - expected).norm()
+        )
+        assert (actual - expected).norm() <= allowed
+
+
+@pytest.mark.parametrize("mode", ["mxfp4", "mxfp8"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_scale_of_nan_is_one_of_its_line_only(mode, dtype):
+    about = {"mode": mode, "bits": 4 if mode == "mxfp4" else 8, "group_size": 32}
+    codes, scales, _ = ops.quantize(packing.make((77, 1024), dtype, seed=3).cuda(), **about)
+    scales.view(torch.uint8)[5, 3] = 255
+    x = packing.make((40, 1024), dtype, seed=4).cuda()
+    is_nan = torch.isnan(ops.quantized_linear(x, codes, scales, **about))
+    assert is_nan[:, 5].all() and is_nan.sum() == 40
+
+
 @pytest.mark.parametrize("rows", [1, 5, 20, 40])
 def test_pairs_of_matrices(rows, kernels):
     products.test_pairs_of_matrices("cuda", rows)

@@ -56,11 +56,14 @@ struct Readable {
 };
 
 Readable readable(Plan& plan, const QuantizedWeights& weights, const Device& device) {
-  constexpr int64_t kWidest = 16;  // bytes of a vector load
+  constexpr int64_t kWidest = 16;   // bytes of a vector load
+  constexpr int64_t kTogether = 4;  // bytes of scales that are loaded together
   const auto& codes = weights.codes;
   Readable result{
       device.multiprocessors > 0 ? aligned(plan, codes, kWidest) : plan.contiguous(codes),
-      plan.contiguous(weights.scales), plan.contiguous(weights.biases), weights.global_scale,
+      device.multiprocessors > 0 ? aligned(plan, weights.scales, kTogether)
+                                 : plan.contiguous(weights.scales),
+      plan.contiguous(weights.biases), weights.global_scale,
       packed_layout(codes.size(-2), codes.size(-1) / weights.bits * 8, weights.bits,
                     weights.group_size, static_cast<QuantizedMode>(weights.mode))};
   auto& layout = result.layout;
@@ -101,15 +104,15 @@ bool are_coded_lines(const QuantizedProduct& p, int64_t pairs, Type type, const 
 ProductTile tile_of_coded_lines(const char* format, int64_t rows) {
   struct Size {
     const char* name;
-    int64_t rows, lines, threads;
+    int64_t most, rows, lines, threads;
   };
-  constexpr std::array<Size, 5> kSizes{{{"32_", 32, 64, 512},
-                                        {"64_", 64, 64, 384},
-                                        {"128_", 128, 64, 256},
-                                        {"256_", 256, 64, 128},
-                                        {"large_", 256, 128, 256}}};
+  constexpr std::array<Size, 5> kSizes{{{"32_", 32, 32, 64, 512},
+                                        {"64_", 64, 64, 64, 384},
+                                        {"128_", 128, 128, 64, 256},
+                                        {"256_", 256, 128, 128, 256},
+                                        {"large_", 0, 256, 128, 256}}};
   const auto* size = kSizes.data();
-  while (rows > size->rows && size + 1 != kSizes.data() + kSizes.size()) {
+  while (rows > size->most && size->most > 0) {
     ++size;
   }
   return {Name("quantized_matmul_lines_") + size->name + format, size->rows, size->lines,

@@ -34,7 +34,7 @@ def groups(launch):
 
 @pytest.mark.parametrize(
     ("rows", "tile", "rows_of_tile", "lines", "threads"),
-    [(17, "32", 32, 64, 512), (64, "64", 64, 64, 384), (100, "128", 128, 64, 256), (256, "256", 256, 64, 128), (257, "large", 256, 128, 256), (1000, "large", 256, 128, 256)],
+    [(17, "32", 32, 64, 512), (64, "64", 64, 64, 384), (100, "128", 128, 64, 256), (129, "256", 128, 128, 256), (256, "256", 128, 128, 256), (257, "large", 256, 128, 256), (1000, "large", 256, 128, 256)],
 )  # fmt: skip
 def test_warpgroups_decode_weights_of_many_rows(rows, tile, rows_of_tile, lines, threads):
     launch = launch_of(rows, 4100, 1024)

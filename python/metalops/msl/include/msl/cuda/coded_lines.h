@@ -9,6 +9,60 @@
 #include <msl/cuda/staging.h>
 #include <msl/cuda/warpgroup.h>
 
+namespace msl::mpp::tensor_ops {
+
+// How a lane gets the codes that it decodes together. apart: two of an eight, each in a half of a
+// word: its own bits of 8; of fewer, both codes. bytes: two of an eight, of 8 bits each, in the low
+// half of a word. halves_of_bytes: two of an eight and two of the next one, of 4 bits each, in the
+// low half of a word. All other bits are arbitrary.
+enum class coded_form { apart, bytes, halves_of_bytes };
+
+// Converts the two codes in the low half of a word.
+MSL_INLINE metal::vec<half, 2> halves_of_e4m3(uint codes) {
+  uint bits;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(bits) : "h"(static_cast<unsigned short>(codes)));
+  return __builtin_bit_cast(metal::vec<half, 2>, bits);
+}
+
+// The upper bytes of the halves that codes of e2m1 stand for, whose lower ones are zero, and signs.
+struct table_of_e2m1 {
+  static constexpr uint below_2 = 0x3e3c3800u, from_2 = 0x46444240u, all_signs = 0x80808080u;
+  uint below, from, signs;
+};
+// Converts four codes of 4 bits, in the low half of a word.
+MSL_INLINE void halves_of_e2m1(metal::vec<half, 2> (&to)[2], const table_of_e2m1& table,
+                               uint codes) {
+  const uint magnitudes = ::__byte_perm(table.below, table.from, codes);  // by three bits of each
+  // By all four: for a code whose highest bit is set, the sign of a byte eight times.
+  uint signs;
+  asm("prmt.b32 %0, %1, %1, %2;" : "=r"(signs) : "r"(table.signs), "r"(codes));
+  const uint bytes = magnitudes | (signs << 1 & 0x80808080u);
+  to[0] = __builtin_bit_cast(metal::vec<half, 2>, ::__byte_perm(bytes, 0, 0x1404));
+  to[1] = __builtin_bit_cast(metal::vec<half, 2>, ::__byte_perm(bytes, 0, 0x3424));
+}
+
+// A table of sixteen halves in registers, as their lower and their upper bytes.
+struct table_of_halves {
+  uint low[4], high[4];
+};
+// Returns bytes of the values of four codes. halves: for each, which byte it is of those below
+// eight and of the others.
+MSL_INLINE uint bytes_of_table(const uint (&table)[4], uint codes, uint halves) {
+  const uint below = ::__byte_perm(table[0], table[1], codes);
+  return ::__byte_perm(below, ::__byte_perm(table[2], table[3], codes), halves);
+}
+// Looks up four codes of 4 bits, in the low half of a word.
+MSL_INLINE void halves_of_table(metal::vec<half, 2> (&to)[2], const table_of_halves& table,
+                                uint codes) {
+  const uint halves = (codes >> 1 & 0x4444u) | 0x3210u;
+  const uint low = bytes_of_table(table.low, codes, halves);
+  const uint high = bytes_of_table(table.high, codes, halves);
+  to[0] = __builtin_bit_cast(metal::vec<half, 2>, ::__byte_perm(low, high, 0x5140));
+  to[1] = __builtin_bit_cast(metal::vec<half, 2>, ::__byte_perm(low, high, 0x7362));
+}
+
+}  // namespace msl::mpp::tensor_ops
+
 namespace msl::msl_impl {
 
 // Elements of K that are decoded at a time.
@@ -46,6 +100,18 @@ struct CodeLoader {
   }
 };
 
+// Keeps compilers from computing a struct of pointers anew wherever it is used.
+template <class Pointers>
+MSL_INLINE Pointers kept(const Pointers& pointers) {
+  struct Words {
+    abi::u64 of[sizeof(Pointers) / 8];
+  };
+  Words words = __builtin_bit_cast(Words, pointers);
+  MSL_UNROLLED
+  for (abi::u64& word : words.of) asm volatile("" : "+l"(word));
+  return __builtin_bit_cast(Pointers, words);
+}
+
 // A lane's part of the fragments of 16 lines and 64 elements of K: of lines lane / 4 and eight
 // below, two adjacent elements of each eight, those from lane % 4 * 2 on.
 template <class Source>
@@ -53,16 +119,23 @@ struct CodedFragments {
   static constexpr int bits = Source::bits, in_line = CodeLoader<Source>::in_line;
   static constexpr int words = in_line / 4;
   static_assert(bits == 2 || bits == 4 || bits == 8, "Codes must be of 2, 4 or 8 bits");
-  using Factors = decltype(metal::declval<Source>().factors(0, 0));
+  using Line = decltype(metal::declval<Source>().factors_of_line(0));
+  using Factors = decltype(metal::declval<Source>().factors(metal::declval<Line>(), 0));
   const Source& source;
-  int first_line;
   uint lane;
+  Line upper_line, lower_line;
   Factors upper, lower;  // of the two lines, loaded one block ahead
 
-  MSL_INLINE int line(int h) const { return first_line + int(lane >> 2) + h * 8; }
+  MSL_INLINE CodedFragments(const Source& of, int first_line, uint lane_in_warp)
+      : source(of),
+        lane(lane_in_warp),
+        upper_line(kept(of.factors_of_line(first_line + int(lane_in_warp >> 2)))),
+        lower_line(kept(of.factors_of_line(first_line + int(lane_in_warp >> 2) + 8))) {
+    load_factors(0);
+  }
   MSL_INLINE void load_factors(int k) {
-    upper = source.factors(line(0), k);
-    lower = source.factors(line(1), k);
+    upper = source.factors(upper_line, k);
+    lower = source.factors(lower_line, k);
   }
   // Decodes a block, and loads the factors of the one that begins at element `following`.
   MSL_INLINE void decode(abi::u32 (&to)[16], abi::u32 codes, int following) {
@@ -75,6 +148,8 @@ struct CodedFragments {
  private:
   template <int H>
   MSL_INLINE void decode_line(abi::u32 (&to)[16], abi::u32 codes, const Factors& factors) const {
+    using T = typename Source::element;
+    using mpp::tensor_ops::coded_form;
     abi::u32 of_line[words];
     MSL_UNROLLED
     for (int i = 0; i < words; i += 4) {
@@ -85,16 +160,28 @@ struct CodedFragments {
                    : "memory");
     }
     MSL_UNROLLED
-    for (int eight = 0; eight < 8; ++eight) {
-      to[eight * 2 + H] =
-          __builtin_bit_cast(abi::u32, source.two(of_pair(of_line, eight), factors, eight));
+    for (int eight = 0; eight < 8; eight += Source::form == coded_form::halves_of_bytes ? 2 : 1) {
+      metal::vec<T, 2> values[2];
+      if constexpr (Source::form == coded_form::halves_of_bytes) {
+        source.four(values, bytes_of_two(of_line[eight], of_line[eight + 1]), factors, eight);
+        to[(eight + 1) * 2 + H] = __builtin_bit_cast(abi::u32, values[1]);
+      } else {
+        values[0] = source.two(of_pair(of_line, eight), factors, eight);
+      }
+      to[eight * 2 + H] = __builtin_bit_cast(abi::u32, values[0]);
     }
   }
-  // Returns the two codes, each in a half of the word: its own bits of 8; of fewer, both codes.
+  // Returns the lane's byte of each word, of codes of 4 bits.
+  MSL_INLINE abi::u32 bytes_of_two(abi::u32 first, abi::u32 second) const {
+    return ::__byte_perm(first, second, (lane & 3) * 0x11 + 0x40);
+  }
+  // Returns the lane's two codes of an eight.
   MSL_INLINE abi::u32 of_pair(const abi::u32 (&of_line)[words], int eight) const {
     const abi::u32 q = lane & 3;
     if constexpr (bits == 8) {
-      return ::__byte_perm(of_line[2 * eight], of_line[2 * eight + 1], q * 0x202 + 0x100);
+      constexpr bool are_apart = Source::form == mpp::tensor_ops::coded_form::apart;
+      const abi::u32 which = are_apart ? q * 0x202 + 0x100 : q * 0x22 + 0x10;
+      return ::__byte_perm(of_line[2 * eight], of_line[2 * eight + 1], which);
     } else if constexpr (bits == 4) {
       return ::__byte_perm(of_line[eight], 0, q * 0x101 + 0x4040);
     } else {
@@ -167,7 +254,7 @@ struct CodedProduct {
   MSL_INLINE void multiply(int stage, abi::u32 (&a)[16]) const {
     constexpr abi::u64 right =
         matrix_in_memory<B::line_bytes>(B::between_blocks, B::line_bytes * 8);
-    const abi::u32 at = stage_at(stage);
+    const abi::u64 description = matrix_at(right, stage_at(stage));
     // Registers that are written once products have begun keep these from running together.
     MSL_UNROLLED
     for (int i = 0; i < 16; ++i) asm volatile("" : "+r"(a[i])::"memory");
@@ -177,7 +264,7 @@ struct CodedProduct {
     for (int s = 0; s < 4; ++s) {
       const abi::u32 fragment[4] = {a[s * 4], a[s * 4 + 1], a[s * 4 + 2], a[s * 4 + 3]};
       multiply_registers_in_warpgroup<T, N, true>(
-          sums, fragment, matrix_at(right, at + B::address(0, s * 16)), true);
+          sums, fragment, description + abi::u64(B::address(0, s * 16) / 16), true);
     }
     end_products();
     pin_sums<capacity>(sums);
@@ -215,12 +302,14 @@ struct CodedProduct {
   };
   struct ByMaps {
     static constexpr int ahead = count - 1, box = N % 64 == 0 ? 64 : 16;
+    static_assert(N / box <= Simdgroups);  // each of the first simdgroups copies a box
     const CodedProduct& of;
     MappedOperand operand;
     MSL_INLINE abi::u32 full(int stage) const {
       return of.memory + abi::u32(count * bytes + 8 * stage);
     }
     MSL_INLINE abi::u32 empty(int stage) const { return full(stage) + 8 * count; }
+    MSL_INLINE bool brings() const { return of.thread % 32 == 0 && of.thread < N / box * 32; }
     MSL_INLINE void begin() const {
       if (of.thread == 0) {
         MSL_UNROLLED
@@ -233,14 +322,14 @@ struct CodedProduct {
       of.meet();
     }
     MSL_INLINE void bring(int block, int stage) const {
-      if (of.thread == 0) {
-        expect_bytes(full(stage), B::bytes);
-        MSL_UNROLLED
-        for (int line = 0; line < N; line += box) {
-          copy_box(of.stage_at(stage) + abi::u32(line * B::line_bytes),
-                   box == 64 ? operand.of_64_rows : operand.of_16_rows,
-                   operand.x + block * kDepthOfCodes, operand.y + line, full(stage));
-        }
+      if (brings()) {
+        const int line = of.thread / 32 * box;
+        // Bytes may arrive before they are expected: until then, the barrier waits for this
+        // arrival.
+        if (of.thread == 0) expect_bytes(full(stage), B::bytes);
+        copy_box(of.stage_at(stage) + abi::u32(line * B::line_bytes),
+                 box == 64 ? operand.of_64_rows : operand.of_16_rows,
+                 operand.x + block * kDepthOfCodes, operand.y + line, full(stage));
       }
     }
     MSL_INLINE void enter(int stage, abi::u32 parity) const { wait_at(full(stage), parity); }
@@ -248,7 +337,7 @@ struct CodedProduct {
       if (warp_lane() == 0) arrive_at(empty(stage));
     }
     MSL_INLINE void wait_to_bring(int stage, abi::u32 parity) const {
-      if (of.thread == 0) wait_at(empty(stage), parity);
+      if (brings()) wait_at(empty(stage), parity);
     }
     MSL_INLINE void end() const {
       of.meet();
@@ -266,8 +355,7 @@ struct CodedProduct {
     const uint lane = warp_lane();
     const int first_line = thread / 32 * 16;
     Codes codes(source, first_line, lane);
-    Fragments fragments{source, first_line, lane, {}, {}};
-    fragments.load_factors(0);
+    Fragments fragments(source, first_line, lane);
     right.begin();
 #pragma unroll 1
     for (int block = 0; block < ahead; ++block) {
@@ -372,13 +460,12 @@ namespace msl::mpp::tensor_ops {
 // K, a multiple of 64, is `inner`. The right operand is in device memory, with rows at multiples of
 // 16 bytes. Source has
 //   element, the type of factors: half or bfloat;
-//   bits, of a code: 2, 4 or 8;
+//   bits, of a code: 2, 4 or 8; and form, in which codes are given (coded_form);
 //   line(i), a pointer to the codes of line i of the tile in device memory, a multiple of 16 bytes;
-//   factors(i, k), what else elements [k, k + 64) of line i are decoded from;
-//   two(codes, factors, eight): two adjacent elements of the given eight of 64. Each half of
-//   `codes`
-//     has the element's code in its low byte, or, if they have fewer bits, both elements' codes in
-//     its low bits; all others are arbitrary.
+//   factors_of_line(i), and factors(of_line, k), what else its elements [k, k + 64) are decoded
+//     from;
+//   two(codes, factors, eight): two adjacent elements of the given eight of 64; or, of halves of
+//     bytes, four(to, codes, factors, eight), two of it and two of the next one.
 template <int Splits, class Operation, class Source, class Right, class Destination>
 MSL_INLINE void run_coded(const Operation&, const Source& left, const Right& right, int inner,
                           Destination& destination) {
