@@ -11,8 +11,7 @@
 namespace metalops {
 namespace packed {
 
-// ---- scales and biases
-// ---------------------------------------------------------------------------
+// ---- scales and biases ----
 
 // Factors as stored, so that nothing waits for them when they are loaded: those of PARTS parts of
 // 64 codes, which may have scales of their own.
@@ -74,8 +73,7 @@ inline void load_factors(thread StoredFactors<uchar, T, 4>& to, FactorsOfLine<uc
   to.bytes = reinterpret_cast<device const uint*>(from.scales)[static_cast<uint>(k) / 64];
 }
 
-// ---- codes
-// ---------------------------------------------------------------------------------------
+// ---- codes ----
 
 // Decodes two integers. Each half of `codes` has one in its low byte, or, of fewer bits, both in
 // its low bits; its other bits are arbitrary. The second of two in a byte is left where it is, 1 /
