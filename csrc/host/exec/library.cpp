@@ -256,17 +256,27 @@ const KernelNotes* notes_of(const Kernel& kernel) { return kernel_notes.find(ker
 
 Origin origin_of(const Kernel& kernel) { return registry.origin(kernel); }
 
+namespace {
+
+// Compiles kernels of a library from its source, for the engines that compile_left_out names, and
+// gives its function constants to them. No lock may be held, since this may take Python's
+// interpreter lock.
+std::shared_ptr<Library> compiled_from(const Origin& origin, const std::vector<std::string>& names,
+                                       const char* engines) {
+  TORCH_CHECK(compile_left_out != nullptr, "the kernel ", names.front(),
+              " is compiled at its first use, which needs a running Python interpreter");
+  auto made = compile_left_out(origin.source, origin.language, names, engines);
+  return origin.constants.empty() ? made : made->specialise(origin.constants);
+}
+
+}  // namespace
+
 const Kernel& on_fibers(const Kernel& kernel) {
   if (kernel.thread != nullptr) return kernel;
   std::shared_ptr<Library> library = registry.on_fibers(kernel);
   if (library == nullptr) {
-    TORCH_CHECK(compile_left_out != nullptr, "the kernel ", kernel.name,
-                " is compiled for fibers at its first use there, which needs a running Python "
-                "interpreter");
-    const Origin origin = registry.origin(kernel);
-    auto made = compile_left_out(origin.source, origin.language, {kernel.name}, "fiber");
-    if (!origin.constants.empty()) made = made->specialise(origin.constants);
-    library = registry.keep_on_fibers(kernel, std::move(made));
+    library = registry.keep_on_fibers(
+        kernel, compiled_from(registry.origin(kernel), {kernel.name}, "fiber"));
   }
   return *library->find(kernel.name);
 }
@@ -373,13 +383,8 @@ struct Library::Impl {
   // Returns a part of the kernels that are left out, compiled the first time.
   Library& part(uint32_t number) {
     if (Library* const found = compiled_part(number)) return *found;
-    const std::vector<std::string> names = names_of_part(number);
-    TORCH_CHECK(compile_left_out != nullptr, "the kernel ", names.front(),
-                " is compiled at its first use, which needs a running Python interpreter");
-    // No lock is held while compiling, which may take Python's interpreter lock. The first of
-    // several threads to finish wins.
-    auto made = compile_left_out(source, table->language, names, "auto");
-    if (!values.empty()) made = made->specialise(values);
+    auto made = compiled_from({source, table->language, values}, names_of_part(number), "auto");
+    // The first of several threads to finish wins.
     std::lock_guard<ForkSafeMutex> lock(mutex);
     return *parts.emplace(number, std::move(made)).first->second;
   }

@@ -335,7 +335,7 @@ def readable(message: str) -> str:
 
 
 def host_program(preprocessed: Preprocessed, options: Options) -> HostProgram:
-    """Returns the program that these options, which are all chosen, make of a source."""
+    """Returns the program that these options make of a source."""
     return HostProgram(
         preprocessed,
         options.kernels,

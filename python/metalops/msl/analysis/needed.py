@@ -54,8 +54,7 @@ class Needed:
     def __init__(self, program: Program):
         self.source = program.source
         self._units = [*self._of_scope(self.source.root.children, 0)]
-        self._starts_of_instances = {i.name: i.offset for i in program.instances}
-        self._functions = {i.name: i.kernel.number for i in program.instances}
+        self._instances = {i.name: i for i in program.instances}
         constants = program.source.attribute_lists
         self._constants = [
             a.start for a in constants if any(x.name == "function_constant" for x in a.attributes)
@@ -70,7 +69,7 @@ class Needed:
             for name in unit.names if unit.parameters is None else ():
                 self._by_name.setdefault(name, []).append(unit)
         self._types = {name for u in self._units if u.is_type for name in u.names}
-        self._instantiations = self._units_at(self._starts_of_instances.values())
+        self._instantiations = self._units_at(i.offset for i in program.instances)
         always = [u for u in self._units if not u.names and u not in self._instantiations]
         self._always = {*always, *self._units_at(self._constants)}
 
@@ -88,27 +87,26 @@ class Needed:
         return "\n".join(line.rstrip(" ") for line in lines)
 
     @functools.cached_property
-    def _alike(self) -> dict[object, list[str]]:
-        """The names of the kernels that are instances of one function and whose registrations name the same declarations."""
+    def _alike(self) -> dict[str, tuple[str, ...]]:
         declared = self._types.union(self._by_name)
         groups: dict[object, list[str]] = {}
-        for name, function in self._functions.items():
-            own = self._units_at([self._starts_of_instances[name]])
+        for name, instance in self._instances.items():
+            own = self._units_at([instance.offset])
             words = frozenset().union(*(unit.words for unit in own)) & declared
-            groups.setdefault((function, words), []).append(name)
-        return groups
+            groups.setdefault((instance.kernel.number, words), []).append(name)
+        return {name: tuple(group) for group in groups.values() for name in group}
 
     def alike(self, kernel: str) -> tuple[str, ...]:
         """Returns the kernels, this one among them, that differ in their template arguments alone: instances of one function
-        that need the same."""
-        return next(tuple(names) for names in self._alike.values() if kernel in names)
+        whose registrations name the same declarations, so that they need the same."""
+        return self._alike[kernel]
 
     def size(self, kernels: Collection[str]) -> int:
         """Returns the number of characters that these kernels need."""
         return sum(unit.end - unit.start for unit in self._units_of(kernels))
 
     def _units_of(self, kernels: Collection[str]) -> set[_Unit]:
-        own = self._units_at(self._starts_of_instances[name] for name in kernels)
+        own = self._units_at(self._instances[name].offset for name in kernels)
         kept: set[_Unit] = set()
         words: set[str] = set()
         waiting = [*self._always, *own]

@@ -14,12 +14,11 @@ from __future__ import annotations
 import re
 
 from ..analysis.program import declared_identifier, template_parameters
+from ..source.vocabulary import INTEGERS
 from . import names
 
 PREFIX = "msl_of_"
-_CLASSES = ("struct_specifier", "union_specifier", "class_specifier")
 _NAMED_TYPES = ("type_identifier", "qualified_identifier", "template_type")
-_SCALAR = re.compile(r"(?:u(?:char|short|int|long)|size_t|ptrdiff_t|u?int(?:8|16|32|64)_t)$")
 _SPECIFIERS = re.compile(r"(?:typedef|const|static|\s)*$")
 
 
@@ -52,7 +51,7 @@ def _types_of_members(source, node) -> list:
     for member in node.child_by_field_name("body").named_children:
         type_node = member.child_by_field_name("type")
         if member.type == "field_declaration" and type_node.type in _NAMED_TYPES:
-            if not _SCALAR.match(source.node_text(type_node)):
+            if source.node_text(type_node) not in INTEGERS:
                 found.append(type_node)
     return found
 

@@ -9,26 +9,11 @@ which takes the arguments as they are and passes half and bfloat on as float.
 from __future__ import annotations
 
 from ..analysis.program import declarator_kinds, parameters_of
-from ..source.vocabulary import is_library_function
+from ..source.vocabulary import INTEGERS, is_library_function
 from . import names
 
 _SMALL = {"half", "bfloat"}
-_SCALARS = {
-    *(
-        "bool",
-        "char",
-        "short",
-        "int",
-        "long",
-        "uchar",
-        "ushort",
-        "uint",
-        "ulong",
-        "float",
-        "size_t",
-    ),
-    *(f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)),
-}
+_SCALARS = INTEGERS | {"float"}
 
 
 def promotions(rewritten) -> None:
@@ -43,15 +28,15 @@ def promotions(rewritten) -> None:
         is_alone = len(functions) < 2 or any(f.template_headers for f in functions)
         if is_alone or not name.isidentifier() or is_library_function(name):
             continue
-        of_counts: dict[int, set[tuple]] = {}
-        for function in functions:
-            types = _types(program.source, function)
-            if types is not None:
-                of_counts.setdefault(len(types), set()).add(types)
-        added = [_forwarding(name, n) for n, lists in of_counts.items() if _must_choose(lists)]
+        lists = [_types(program.source, function) for function in functions]
+        if None in lists:
+            continue
+        counts = dict.fromkeys(map(len, lists))
+        choosing = [n for n in counts if _must_choose([x for x in lists if len(x) == n])]
         last = max(functions, key=lambda f: f.node.end_byte)
-        if added and all(_types(program.source, f) is not None for f in functions):
-            rewritten.edits.append(last.node.end_byte, "".join(added))
+        added = "".join(_forwarding(name, n) for n in choosing)
+        if added:
+            rewritten.edits.append(last.node.end_byte, added)
 
 
 def _types(source, function) -> tuple[str, ...] | None:
@@ -68,7 +53,7 @@ def _types(source, function) -> tuple[str, ...] | None:
     return tuple(found)
 
 
-def _must_choose(lists: set[tuple[str, ...]]) -> bool:
+def _must_choose(lists: list[tuple[str, ...]]) -> bool:
     """Returns true if for some parameter a half would convert to one of several types, of which one is a scalar."""
     for types in zip(*lists, strict=True):
         others = {*types} - _SMALL - {""}

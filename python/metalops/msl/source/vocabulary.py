@@ -109,6 +109,13 @@ KEYWORDS = frozenset(
     """.split()
 )
 
+INTEGERS = frozenset(
+    """
+    bool char uchar short ushort int uint long ulong size_t ptrdiff_t
+    int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t
+    """.split()
+)
+
 # Names of Metal's own that a user's name of the same spelling would hide in generated text.
 HIDDEN_BY_NAMES = frozenset(
     """

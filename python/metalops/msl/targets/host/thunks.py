@@ -132,9 +132,9 @@ class Thunks:
         fibers: bool = True,
         only: Collection[str] = (),
     ):
-        """only: the names of the kernels to launch (none: all). described: true if the table only describes the kernels. Their functions are there for the compiler to check,
+        """described: true if the table only describes the kernels. Their functions are there for the compiler to check,
         and as nothing refers to them, it generates no code for them. fibers: true if the threads of kernels that have a
-        group loop can also run on fibers."""
+        group loop can also run on fibers. only: the names of the kernels to launch (none: all)."""
         self.groups = groups
         self._lanes = lanes
         self._fibers = fibers
